@@ -57,9 +57,9 @@ REMEDY = (
 class ColumnFormat(BaseModel):
     """The format of a column's cells.
 
-    time: format of dates or times; decimal, thousands, strip, percent: of numbers; missing: texts
-    that are null. trim, case, unicode, fraction and zeros transform texts into the normal form of a
-    key, which both sides of a join share.
+    time: format of dates or times; decimal, thousands, strip, percent: format of numbers; missing:
+    texts that stand for null. trim, case, unicode, fraction and zeros transform texts into the
+    normal form of a key, which both sides of a join share.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -230,13 +230,13 @@ def paired(
 def key_forms(
     columns: Iterable[str], declared: Mapping[str, ColumnFormat]
 ) -> dict[str, dict[str, Any]]:
-    """Return the normal form of each key column that has one, as JSON."""
+    """Return the normal form, as JSON, of each key column that has one."""
     return {c: form for c in columns if c in declared and (form := declared[c].normal_form)}
 
 
 def _expand(text: str) -> Any:
-    """Return the mapping that a short form stands for, such as '%d/%m/%Y', '1.234,56' or 'trim
-    fold'; None for another text."""
+    """Return the mapping that a short form such as '%d/%m/%Y', '1.234,56' or 'trim fold' stands
+    for; None for any other text."""
     if text.lstrip().startswith("{"):
         import yaml  # a slow import, needed for few formats
 

@@ -8,7 +8,7 @@ class SemistreamError(Exception):
 
 
 class ConfigError(SemistreamError, ValueError):
-    """A setting that cannot work, with its name, its constraint, the value received (None: it is
+    """A setting that cannot work, with its name, its constraint, the received value (None if it is
     missing) and the remedy.
 
     It is raised before any session or connection is opened.
@@ -35,7 +35,8 @@ EXTRAS = {
 
 
 class MissingExtra(SemistreamError):
-    """Modules that are not installed, of extras of the package."""
+    """Modules that are not installed, although the command needs them; extras of the package
+    contain them."""
 
     def __init__(self, *modules: str):
         extras = ",".join(sorted({EXTRAS[module] for module in modules}))
@@ -46,14 +47,16 @@ class MissingExtra(SemistreamError):
 
 
 class RefusedSetting(ConfigError):
-    """A setting that another process has refused. said: its error, for people."""
+    """A setting that another process has refused. said: that process's error message, for
+    people."""
 
     def __init__(self, said: str):
         SemistreamError.__init__(self, said)
 
 
 def check_name(parameter: str, constraint: str, name: str, names: Collection[str]) -> None:
-    """Raise ConfigError for a name that is not among these, which its remedy lists."""
+    """Check that a name is one of ``names``. Raises ConfigError otherwise, whose remedy lists
+    them."""
     if name not in names:
         raise ConfigError(parameter, constraint, name, f"It has: {', '.join(names)}.")
 
@@ -84,8 +87,8 @@ class TooMuchMemory(ConfigError):
 
 
 class TooManyRows(SemistreamError):
-    """A join whose estimated rows exceed the limit. estimate: the rows; bound: how many rows the
-    estimate is off at most, with a probability of ``confidence``; what: the join's description."""
+    """A join whose estimated rows exceed the limit. estimate: the rows; bound: the largest error of
+    the estimate, in rows, with a probability of ``confidence``; what: the join's description."""
 
     def __init__(
         self, limit: int, estimate: int, bound: int, confidence: float, what: str = "the join"
@@ -100,7 +103,8 @@ class TooManyRows(SemistreamError):
 
 
 class WarehouseAway(SemistreamError):
-    """The warehouse does not answer. What was to be done can be done when it is back."""
+    """The warehouse does not answer. The failed step can be repeated when the warehouse is
+    reachable again."""
 
 
 class StateError(SemistreamError):

@@ -1,5 +1,5 @@
-"""Packages that are not installed, or not imported: the optional ones, and those that this program
-does not need though other packages would import them."""
+"""Packages that are missing, or kept from being imported: optional packages that are not installed,
+and packages that other packages would import without need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _installed(name: str) -> bool:
 @contextmanager
 def without(*packages: str) -> Iterator[None]:
     """Let imports of these packages fail inside the block, as if they were not installed. Packages
-    that were imported before stay."""
+    that have already been imported stay imported."""
     finder = _Missing(packages)
     sys.meta_path.insert(0, finder)
     try:

@@ -1,4 +1,5 @@
-"""What commands show on the console: tables, remarks, progress. Rich is imported on first use."""
+"""The output of commands on the console: tables, remarks, progress. Rich is imported on first
+use."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
 
 def text_console() -> Console:
-    """Return a console that prints texts as they are, however long."""
+    """Return a console that prints texts unchanged, without breaking long lines."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def wide_console(width: int) -> Console:
-    """Return a console for wide tables: as wide as the terminal, else of this many characters."""
+    """Return a console for wide tables. Its width is that of the terminal, or this many characters
+    if there is no terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -32,7 +34,7 @@ def wide_console(width: int) -> Console:
 
 
 def key_value_table() -> Table:
-    """Return an empty table for names, values, and what the values mean."""
+    """Return an empty table with columns for names, values, and the meaning of the values."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -75,14 +77,14 @@ def show(as_json: bool, value: Any, render: Callable[[Any], None]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return an object as what JSON has."""
+    """Convert an object into values that JSON can represent."""
     from dataclasses import asdict, is_dataclass
 
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def print_remarks(console: Console, **remarks: Iterable[str]) -> None:
-    """Print a line for each remark, which begins with its kind."""
+    """Print a line for each remark. The line begins with the remark's kind."""
     for kind, texts in remarks.items():
         for text in texts:
             console.print(f"{kind}: {text}")
@@ -105,8 +107,8 @@ def seconds(summary: Any) -> tuple[str, str]:
 
 @contextmanager
 def progress(shown: bool) -> Iterator[Progress]:
-    """Show the progress of the work that begins here. Before this, an interrupt has nothing to
-    undo."""
+    """Show the progress of the work inside the block. From its start, an interrupt raises
+    KeyboardInterrupt, because there may be incomplete output to remove."""
     interrupts.raise_from_now_on()
     if not shown:
         yield interrupts.interruptible(silent)

@@ -24,9 +24,9 @@ from semistream.cost_models.costs import Costs, Prediction, Workload
 
 
 class Demand(NamedTuple):
-    """The demands on a join. max_wait: s that a tuple may wait; rate: stream tuples/s, lambda; inf:
-    unknown; ahead: s of max_wait that pass until the next micro-batch, so that only the rest is
-    left for reading R."""
+    """The demands on a join. max_wait: seconds that a tuple may wait; rate: lambda, stream
+    tuples/s, inf if unknown; ahead: seconds of max_wait that pass until the next micro-batch, so
+    that only the remainder is left for reading R."""
 
     max_wait: float
     rate: float = math.inf
@@ -43,15 +43,15 @@ class Demand(NamedTuple):
 
 
 class Price(NamedTuple):
-    """The cost of a bound at a rate. bytes_read: bytes of R a second; busy: share of the operator's
-    time, where 1 is all of it."""
+    """The cost of a bound at a rate. bytes_read: bytes of R per second; busy: share of the
+    operator's time, where 1 is all of it."""
 
     bytes_read: float
     busy: float
 
     @property
     def kept(self) -> bool:
-        """Return whether the operator finishes every tuple in time at the demanded rate."""
+        """Return whether the operator can finish every tuple in time at the demanded rate."""
         return self.busy <= 1
 
 
@@ -73,7 +73,7 @@ def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: D
 
 
 def due(phase: str, number: float, misses: float, bound: float) -> float:
-    """Return the reads a second that a bound requires. number: N; misses: lambda_S, tuples/s;
+    """Return the reads per second that a bound requires. number: N; misses: lambda_S, tuples/s;
     bound: T, s."""
     if phase == "index":
         return number / (bound + number / misses)

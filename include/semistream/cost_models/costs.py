@@ -18,8 +18,8 @@ from semistream.errors import ConfigError
 
 
 class Symbols(NamedTuple):
-    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_w, c_x, c_r, c_n,
-    c_i, c_m, c_d and c_2 are ours."""
+    """The papers' cost symbols at one size of the hash tables, in seconds. The symbols c_p, c_w,
+    c_x, c_r, c_n, c_i, c_m, c_d and c_2 do not occur in the papers."""
 
     c_io: float  # c_IO(b): read one disk buffer, all of it
     c_p: float  # the part of c_IO that is read only if some tuple matched: all but the key codes
@@ -42,8 +42,8 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseCosts:
-    """The costs of a disk phase, seconds. Those of H_S grow with its size, as the processor's
-    caches overflow, and have a value for each of ``tables``."""
+    """The costs of a disk phase, seconds. The costs of H_S grow with its size, because larger
+    tables exceed the processor's caches; they have a value for each of ``tables``."""
 
     tables: tuple[float, ...]  # tuples in H_S
     look_up: tuple[float, ...]  # c_H, per disk tuple
@@ -135,8 +135,8 @@ class Costs:
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
-        """Read the costs from a file. Raises ConfigError when the file is missing or has another
-        content."""
+        """Read the costs from a file. Raises ConfigError when the file is missing or has a
+        different content."""
         try:
             as_json = str(path).endswith(".json")
             # YAML takes JSON's 1e-9 for a word
@@ -162,7 +162,8 @@ def _tuples(values: Any) -> Any:
 
 
 def _interpolate(tuples: float, tables: tuple[float, ...], values: tuple[float, ...]) -> float:
-    """Return the value at a table size. It is constant below the first and above the last size."""
+    """Return the value at a table size. The value is constant below the first and above the last
+    size."""
     last = len(tables) - 1
     i = bisect.bisect_right(tables, tuples)
     if i == 0 or i > last:
@@ -181,7 +182,8 @@ class Cut(NamedTuple):
 
     @property
     def tuple_bytes(self) -> float:
-        """v_R in the disk buffer, of the largest partition."""
+        """The bytes of a tuple in the disk buffer, v_R. They are computed for the largest
+        partition."""
         return self.most_bytes / max(self.most_tuples, 1)
 
     def fits(self, memory: float) -> bool:
@@ -249,9 +251,9 @@ class Workload:
         return replace(self, cut=None)
 
     def overlap(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
-        """Return c_loop, corrected for *reading ahead* if R is read ahead: the disk works while the
-        processor does, and the longer of both times counts. If the wait for the disk is the shorter
-        one, c_x of it remains, as the reader also needs the processor, and the disk is not always
+        """Return c_loop, corrected for *reading ahead* if R is read ahead. Disk and processor then
+        work at the same time, and the longer of both times counts. If the wait for the disk is
+        shorter, c_x of it remains: the reader also needs the processor, and the disk is not always
         in time."""
         return max(c_loop - reads * (s.c_w - s.c_x), reads * s.c_w) if self.reads_ahead else c_loop
 
@@ -296,8 +298,8 @@ class Prediction:
 
     @property
     def cache_share(self) -> float:
-        """Share of the stream tuples through H_R over the whole run; in the steady state if the
-        run's length is unknown."""
+        """Share of the stream tuples that H_R serves, over the whole run; in the steady state if
+        the run's length is unknown."""
         return self._run[1]
 
     @cached_property

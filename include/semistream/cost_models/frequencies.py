@@ -1,9 +1,9 @@
 """The frequencies of join values in the stream: Zipf's law with any exponent, or an observed
 histogram.
 
-Every model needs the same few numbers of either, so both are one class: join values in groups of
-equal probability, most frequent first. A group of Zipf's law is a run of neighbouring ranks; its
-mass is exact.
+Both are represented by one class, because the models ask both for the same few numbers: join values
+in groups of equal probability, most frequent first. A group of Zipf's law is a run of neighbouring
+ranks; its mass is exact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the gr
 
 
 class Cached(NamedTuple):
-    """The content of a cache that holds the values that are worth their bytes."""
+    """The content of a cache that holds only values that save more than their bytes cost."""
 
     keys: float  # values that have master tuples
     absent: float  # values that are known to have none
@@ -140,7 +140,7 @@ class Frequencies:
 
     @cached_property
     def _mass(self) -> np.ndarray:
-        """The cumulated share of the stream: of the groups before each group and, last, of all
+        """The cumulated share of the stream before each group and, as the last element, of all
         groups, float64[g + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.p * self.keys)])
 
@@ -164,9 +164,9 @@ class Frequencies:
     def worth(
         self, least: float, least_absent: float, each: float, v_e: float, room: float
     ) -> Cached:
-        """Return the values to cache: those more probable than `least`, and absent values more
-        probable than `least_absent`. A value takes `each` bytes and an absent one v_e. If they
-        exceed `room` bytes, both numbers are scaled down."""
+        """Return the values to cache: values more probable than `least`, and absent values more
+        probable than `least_absent`. A value takes `each` bytes and an absent value v_e. If the
+        values exceed `room` bytes, both numbers are scaled down."""
         keys, hit = self.above(least)
         absent, lost = self.lost.above(least_absent) if self.lost else (0.0, 0.0)
         taken = keys * each + absent * v_e
@@ -189,8 +189,8 @@ class Frequencies:
         return float(self.keys @ -np.expm1(-draws * self.p))
 
     def without(self, h: float, share: float = 1.0) -> Frequencies:
-        """Return the frequencies in the stream behind a cache, which serves the h most frequent
-        values, or a share of them."""
+        """Return the frequencies in the stream after a cache that serves the h most frequent
+        values. share: the share of the tuples with these values that the cache serves."""
         left = self.keys - share * np.minimum(self.keys, np.maximum(h - self._ends[:-1], 0.0))
         which = left > 0
         rest = float(self.p[which] @ left[which]) + self.absent
@@ -200,10 +200,10 @@ class Frequencies:
 
     def split(self, h: float, draws: float) -> tuple[float, Frequencies]:
         """Return (hit, rest) for the h values that are most frequent among `draws` stream tuples:
-        their share of the stream, and the frequencies in the rest of it, as in `without`.
+        their share of the stream, and the frequencies in the rest of the stream, as in `without`.
 
-        Chance lets some rare values in, and keeps more probable ones out: a value of probability p
-        occurs Poisson(p draws) times.
+        Some rare values are among these h by chance, and some more probable ones are not: a value
+        of probability p occurs Poisson(p draws) times.
         """
         draws = max(draws, 1.0)
         rarity = -draws * self.p
@@ -239,9 +239,9 @@ class Frequencies:
         """Return the probabilities of `count` disk partitions, over which keys are spread by their
         hash.
 
-        The most frequent values fall where chance puts them (always the same chance); the others
-        are spread evenly. With very many partitions, each value more frequent than an average
-        partition has one for itself.
+        The most frequent values are assigned to partitions at random, with a fixed seed; the others
+        are spread evenly. If there are very many partitions, each value more frequent than an
+        average partition gets a partition for itself.
         """
         count = max(count, 1.0)
         if count <= _DRAWN:
@@ -271,8 +271,8 @@ class Frequencies:
 
 
 def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
-    """Return the expected count of a value seen r times, float64[n]: Turing's estimate where enough
-    values support it, r itself beyond."""
+    """Return the expected count of a value seen r times, float64[n]. This is Turing's estimate for
+    those r where enough values support it, and r itself for larger r."""
     following = np.interp(seen + 1, seen, n_r, right=0.0)
     enough = (following >= 20) & (n_r >= 20) & np.isin(seen + 1, seen)
     first_lack = int(np.argmin(enough)) if not enough.all() else len(seen)
@@ -300,8 +300,8 @@ def _poisson_above(count: int, means: np.ndarray) -> np.ndarray:
 
 def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndarray, np.ndarray]:
     """Return groups of the unseen values, (p, keys), with probabilities p (seen / rank)^s. s is
-    chosen so that they add up to `missing`. If they are no rarer than the values seen once, they
-    are one group."""
+    chosen so that the probabilities add up to `missing`. If the unseen values would be no rarer
+    than the values seen once, they form one group."""
     ranks = np.geomspace(
         seen, seen + unseen, max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1
     )

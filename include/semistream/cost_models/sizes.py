@@ -21,9 +21,10 @@ def one(_work: Workload) -> float:
 class Size(NamedTuple):
     """A size that the search chooses.
 
-    bounds: returns the smallest and the largest value, for a workload and M in bytes. unit: returns
-    the number whose multiples are the possible values. coarse: whether a unit more or less makes a
-    difference, so that both are tried.
+    bounds: a function that returns the smallest and the largest value, for a workload and M in
+    bytes. unit: a function that returns the number whose multiples are the possible values. coarse:
+    whether one unit makes a noticeable difference, so that the search tries the values on both
+    sides.
     """
 
     bounds: Callable[[Workload, float], tuple[float, float]]
@@ -42,7 +43,8 @@ class Size(NamedTuple):
 
 
 def at_most(work: Workload, most: float, least: float = 1.0) -> tuple[float, float]:
-    """Return the bounds of a number of master tuples, given the most that M allows."""
+    """Return the bounds of a number of master tuples. most: the largest number that M allows;
+    least: the lower bound."""
     most = min(most, work.master_tuples)
     return min(least, max(most, 1.0)), max(most, least)
 

@@ -97,8 +97,8 @@ class Balance(NamedTuple):
 def balance(
     work: Workload, pool: float, partitions: float, disk_tuples: float, sf: float = 1.0
 ) -> Balance:
-    """Return the steady state. At its T, H_S holds just the tuples of an R-cycle that miss H_R; H_S
-    has the part of `pool` bytes that H_R leaves."""
+    """Return the steady state. T is such that H_S holds just the tuples of an R-cycle that miss
+    H_R; H_S has the part of `pool` bytes that H_R leaves."""
     v_s, v_e = work.stream_tuple_bytes, work.cached_key_bytes
     value_bytes = work.fan_out * work.cached_tuple_bytes + v_e
     most = partitions * largest_chunk(disk_tuples)
@@ -113,7 +113,7 @@ def balance(
         return Balance(t, c.keys * work.fan_out, c.keys + c.absent, c.hit, c.lost, h_s)
 
     def surplus(log_t: float) -> float:
-        """Return ln of the ratio of the tuples that miss H_R to those that H_S holds."""
+        """Return ln of a ratio: the tuples that miss H_R, divided by the tuples that H_S holds."""
         b = at(log_t)
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / b.h_s)
 

@@ -88,7 +88,7 @@ def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
 
 def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
     """Describe the few cells for which ``infer_type`` chose this type, if most cells of the column
-    would fit a narrower one; else return ""."""
+    would fit a narrower type; otherwise return ""."""
     values = _values(sample)
     if not len(values):
         return ""
@@ -121,13 +121,13 @@ def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
 
 
 def has_exponents(sample: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether some integers of an int64 column are written with an exponent, as
-    4.0128e+10."""
+    """Return whether some integers of an int64 column have an exponent, such as 4.0128e+10."""
     return bool(pa.types.is_int64(kind) and (shapes_of(sample).shape == EXPONENT).any())
 
 
 def infer_time(values: pa.Array) -> pa.DataType:
-    """Infer date32, timestamp[us] with or without UTC, or string from texts."""
+    """Infer the type of times from texts: date32, timestamp[us] with or without UTC; string if they
+    are not times."""
     if _all(values, lambda cells: pc.match_substring_regex(cells, DAY)):
         for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
             if _fits(values, kind):
@@ -136,8 +136,8 @@ def infer_time(values: pa.Array) -> pa.DataType:
 
 
 def infer_formatted_type(sample: pa.Array, form: ColumnFormat) -> pa.DataType:
-    """Infer the type of a column whose format is declared to be of times or of numbers: a date, a
-    timestamp, int64 or a decimal, never double."""
+    """Infer the type of a column with a declared format of times or numbers: a date, a timestamp,
+    int64 or a decimal, never double."""
     if (kind := implied_type(form)) is not None:
         return kind
     values = _values(prepared_cells("", sample, form)[0])
@@ -153,7 +153,7 @@ def _values(sample: pa.Array) -> pa.Array:
 
 
 def _integers(values: pa.Array, shapes: Shapes) -> bool:
-    """Return whether all number texts are an int64; they may have an exponent."""
+    """Return whether all texts, which are numbers, fit into int64. They may have an exponent."""
     plain = shapes.shape == INTEGER
     return all(
         as_integer(text_of(values[i]), pa.int64()) is not None
@@ -162,8 +162,8 @@ def _integers(values: pa.Array, shapes: Shapes) -> bool:
 
 
 def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
-    """Return the decimal type that holds all of these numbers; string if there is none, or if
-    ``wanted`` is false."""
+    """Return the decimal type that holds all of these numbers; string if no decimal type does, or
+    if ``wanted`` is false."""
     fraction = int(shapes.fraction.max())
     # at least one digit before the point, as a number below 1 has no significant one there
     whole = int(np.maximum(shapes.digits - shapes.fraction, 1).max())

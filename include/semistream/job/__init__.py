@@ -51,7 +51,7 @@ AnyJob = Job | StreamStreamJob
 
 
 def job_of(values: dict[str, Any]) -> AnyJob:
-    """Return the job that a mapping describes: of two streams if it has ``left`` or ``right``.
-    Raises ConfigError for a wrong mapping."""
+    """Return the job that a mapping describes. The job has two streams if the mapping has ``left``
+    or ``right``. Raises ConfigError for a wrong mapping."""
     two = "left" in values or "right" in values
     return StreamStreamJob.load(values) if two else Job.load(values)

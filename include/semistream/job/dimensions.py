@@ -18,12 +18,12 @@ UNKNOWN = 0  # surrogate key of a dimension's unknown member
 
 
 def surrogate_key(name: str) -> str:
-    """Return the name of the surrogate key of a dimension, or of a role of one."""
+    """Return the name of the surrogate key of a dimension, or of a dimension's role."""
     return f"{name}_sk"
 
 
 class Dimension(Settings):
-    """Rows that facts refer to: where they come from, and their table."""
+    """Rows that facts refer to: their source, and their table."""
 
     name: str = Field(
         description="Name of the dimension; its table is dim_NAME with surrogate key NAME_sk"
@@ -89,7 +89,8 @@ class Dimension(Settings):
 
 
 def check_same(one: Dimension, where: str, other: Dimension, elsewhere: str) -> None:
-    """Raise ConfigError that names both places if two declarations of a dimension differ."""
+    """Check that two declarations of a dimension are equal. Raises ConfigError that names both
+    places otherwise."""
     mine, theirs = one.model_dump(), other.model_dump()
     different = {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
     if different:
@@ -105,8 +106,8 @@ VERSIONS = re.compile(r"(\d+) *versions?")
 
 
 class Role(Settings):
-    """The part that a dimension plays in a job's facts, as the dimension airport plays
-    origin_airport."""
+    """The part that a dimension plays in a job's facts: the dimension airport may be the origin or
+    the destination of a flight."""
 
     name: str = Field(
         description="Name of the role; the fact table's column NAME_sk has the "
@@ -170,12 +171,12 @@ class Role(Settings):
 
     @property
     def grace_hours(self) -> float:
-        """The grace in hours, 0 if there is none or if it counts versions."""
+        """The grace in hours; 0 if there is none, or if the grace is a number of versions."""
         return (seconds_of(self.grace or "") or 0.0) / 3600
 
     @property
     def grace_versions(self) -> int:
-        """The grace in versions, 0 if there is none or if it is a time."""
+        """The grace in versions; 0 if there is none, or if the grace is a time."""
         found = VERSIONS.fullmatch(self.grace or "")
         return int(found[1]) if found else 0
 
@@ -193,8 +194,8 @@ class Role(Settings):
 def added_columns(
     roles: Sequence[Role], dimensions: Sequence[Sequence[str]]
 ) -> list[dict[str, str] | None]:
-    """Return the columns that each role adds, as ``RolePlan.columns``. One that several roles add
-    is called ROLE_column. dimensions: the columns of each role's dimension."""
+    """Return the columns that each role adds, in the form of ``RolePlan.columns``. A column that
+    several roles add is called ROLE_column. dimensions: the columns of each role's dimension."""
     if len(roles) == 1:
         return [roles[0].columns or None]
     wanted = [

@@ -20,9 +20,9 @@ class Job(Scheduling):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
-    A job with one role may give ``master`` (the dimension), ``on``, ``columns``,
-    ``max_unmatched``, ``late``, ``max_open_hours`` and ``grace`` in the place of ``dimensions``.
-    The role then has the dimension's name.
+    A job with one role may give ``master`` (the dimension), ``on``, ``columns``, ``max_unmatched``,
+    ``late``, ``max_open_hours`` and ``grace`` instead of ``dimensions``. The role then has the
+    dimension's name.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
@@ -52,7 +52,8 @@ class Job(Scheduling):
 
     @model_validator(mode="after")
     def _one_form_of_keys(self) -> Self:
-        """Give both sides the normal form of their keys that one of them declares."""
+        """Apply the normal form that is declared for one side's join column to the other side's,
+        too."""
         stream, roles = self.stream.formats, {}
         for name, role in self.dimensions.items():
             dimension = role.dimension
@@ -94,7 +95,7 @@ class Job(Scheduling):
         return tuple(self.dimensions.values())
 
     def role(self, name: str) -> Role:
-        """Return the role of this name, the first one for "". Raises ConfigError."""
+        """Return the role of this name; the first role for "". Raises ConfigError."""
         if name and name not in self.dimensions:
             raise ConfigError(
                 "role",

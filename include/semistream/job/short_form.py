@@ -13,10 +13,10 @@ SHORT_FORM = ("master", "on", "columns", "max_unmatched", "late", "max_open_hour
 
 
 def with_roles(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a job's settings with ``dimensions`` in the place of the short form, each role with
+    """Convert a job's settings from the short form of one role into ``dimensions``. Each role gets
     its name and its dimension. Raises ConfigError for settings of both forms.
 
-    A dimension is a mapping or, if it is declared elsewhere, its name.
+    A dimension is a mapping, or a name if it is declared elsewhere.
     """
     if "left" in values or "right" in values:
         return values
@@ -78,8 +78,8 @@ def _role(name: str, given: Any) -> Any:
 
 
 def as_given(error: ConfigError, values: dict[str, Any]) -> ConfigError:
-    """Return an error about a job with the parameter's name in the form in which the values are
-    given, which may be the short form of one role."""
+    """Return an error about a job whose parameter is named as the user gave it, which may be in the
+    short form of one role."""
     if "master" not in values:
         return error
     (name,) = with_roles(values)["dimensions"]

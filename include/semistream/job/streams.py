@@ -18,7 +18,7 @@ FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # Spark's file
 
 
 class StreamSpec(Settings):
-    """The source of a job's stream tuples, as for Spark's readStream."""
+    """The source of a job's stream tuples, described as for Spark's readStream."""
 
     format: str = Field(
         "parquet", description="Spark source format: parquet, csv, json, kafka, zipf, outbox, …"
@@ -67,18 +67,18 @@ class StreamSpec(Settings):
         return parse_ddl(self.columns, "stream.columns", nested=True) if self.columns else None
 
     def secrets(self) -> dict[str, str]:
-        """Read the options in ``options_file``, which are not stored anywhere else. Raises
-        ConfigError when the file cannot be read, or when others may read it."""
+        """Read the options in ``options_file``, which are stored nowhere else. Raises ConfigError
+        when the file cannot be read, or when its permissions let other users read it."""
         return read_secrets("options_file", self.options_file) if self.options_file else {}
 
     def all_options(self) -> dict[str, str]:
-        """Return the options, including those of ``options_file``. Raises ConfigError as
-        ``secrets`` does."""
+        """Return the options, including those of ``options_file``. Raises ConfigError like
+        ``secrets``."""
         return self.options | self.secrets()
 
     @property
     def mark(self) -> str | None:
-        """The column that marks rows which are not tuples."""
+        """The name of the column that marks rows which are not tuples."""
         return None
 
     def shown(self) -> Self:

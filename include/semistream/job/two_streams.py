@@ -20,7 +20,7 @@ TOTAL = re.compile(r"(count|sum|min|max)\((.+)\)|count")
 
 
 class WatermarkSpec(Settings):
-    """A column of event time that advances."""
+    """A column with the event time, which advances in the stream."""
 
     column: str = Field(description="Column of times: a join column, or one of within")
     delay: float = Field(
@@ -33,9 +33,9 @@ class WatermarkSpec(Settings):
 
 
 class SideSpec(StreamSpec):
-    """One of two streams, and its promises about tuples that are still to come. Each promise lets
-    the job drop waiting tuples. A tuple that breaks a promise is kept in unmatched with the reason
-    against_punctuation, and is not joined."""
+    """One of two streams, and its guarantees about tuples that are still to come. Each guarantee
+    lets the job drop waiting tuples. A tuple that violates a guarantee is not joined; it is kept in
+    unmatched with the reason against_punctuation."""
 
     unique: bool = Field(False, description="No two tuples have the same join columns")
     clustered: bool = Field(
@@ -61,14 +61,14 @@ class SideSpec(StreamSpec):
 
     @property
     def promises(self) -> dict[str, Any]:
-        """The promises that are given, as JSON."""
+        """The guarantees that are given, as JSON."""
         names = {"unique", "clustered", "watermark", "punctuation"}
         return self.model_dump(include=names, exclude_defaults=True)
 
 
 class WithinSpec(Settings):
-    """A further join condition: two times are close to each other. It lets a watermark drop tuples
-    that are too old for all tuples still to come."""
+    """A further join condition: two times are close to each other. With a watermark, the condition
+    lets the join drop tuples that are too old for all tuples still to come."""
 
     left: str = Field(description="Column of times of the left stream")
     right: str = Field(description="Column of times of the right stream")
@@ -80,7 +80,7 @@ class WithinSpec(Settings):
 
 def parse_total(text: str) -> tuple[str, str | None]:
     """Parse a total such as ``max(price)``. Return (function, column); ``count`` has no column.
-    Raises ValueError for another text."""
+    Raises ValueError for any other text."""
     found = TOTAL.fullmatch(text.strip())
     if found is None:
         raise ValueError(
@@ -93,8 +93,8 @@ def parse_total(text: str) -> tuple[str, str | None]:
 class StreamStreamJob(Scheduling):
     """A load of two streams: the streams, their join, and the table for the result.
 
-    The fact table has the columns of the left stream, then those of the right one. Right columns
-    with a name of the left stream are called right_COLUMN.
+    The fact table has the columns of the left stream, then those of the right one. If a right
+    column has the name of a left one, it is called right_COLUMN.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch_orders", "auctions")
@@ -151,7 +151,8 @@ class StreamStreamJob(Scheduling):
 
     @model_validator(mode="after")
     def _one_form_of_keys(self) -> Self:
-        """Give both sides the normal form of their keys that one of them declares."""
+        """Apply the normal form that is declared for one side's join column to the other side's,
+        too."""
         left, right = paired(self.on.items(), self.left.formats, self.right.formats, SIDES)
         return self.model_copy(
             update={
@@ -170,7 +171,8 @@ class StreamStreamJob(Scheduling):
         return SIDES
 
     def in_fact(self, side: int, names: Iterable[str], columns: Collection[str]) -> dict[str, str]:
-        """Return the names of a side's columns in the fact table, which has these columns."""
+        """Return the names that a side's columns have in the fact table. columns: the fact table's
+        columns."""
         return {n: f"right_{n}" if side and f"right_{n}" in columns else n for n in names}
 
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:

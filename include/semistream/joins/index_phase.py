@@ -1,5 +1,5 @@
-"""The disk-probing phase of the index-based joins, which HYBRIDJOIN introduced: the index tells
-which partition of R to read."""
+"""The disk-probing phase of the index-based joins, which HYBRIDJOIN introduced: the index
+determines which partition of R is read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class IndexReader(Part):
         self.partitions = 0  # partitions read so far
 
     def read(self, span: Span, following: Span) -> Iterator[DiskPartition]:
-        """READ and yield the partitions of the span. following: the partitions to prefetch, as they
-        will probably be read next."""
+        """READ and yield the partitions of the span. following: the partitions to prefetch, because
+        they will probably be read next."""
         self.master.prefetch([*range(*span), *range(*following)], self.spec.fetched)
         for number in range(*span):
             yield DiskPartition(self.spec, number)
@@ -50,7 +50,8 @@ class IndexReader(Part):
 
     @property
     def cycles(self) -> int:
-        """The number of times that as many partitions have been read as R has."""
+        """The number of complete R-cycles: the number of partitions read so far, divided by R's
+        number of partitions and rounded down."""
         return self.partitions // max(self.master.partition_count, 1)
 
     def values(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class IndexReader(Part):
 
 class Indexed(SemiStreamJoin):
     """A join that reads R through its index. Its H_S knows the age of its oldest tuple. buffer: the
-    name of the disk buffer among the components of M."""
+    name under which the disk buffer reserves its part of M."""
 
     h_s: ByKey | ByPartition
 

@@ -1,4 +1,5 @@
-"""The times that stream tuples waited, as a histogram that can be summed, and since when."""
+"""The waiting times of stream tuples, as a histogram that can be summed, and the times from which
+they count."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ PER_OCTAVE = 8  # bins per doubling: a wait is known to 9%
 
 class Waits(Counter[int]):
     """Numbers of tuples by bin: bin i counts the tuples that waited up to LEAST 2^(i / PER_OCTAVE)
-    s. Tuples that did not wait may be left out."""
+    seconds. Tuples that did not wait may be left out."""
 
     def note(self, seconds: float, tuples: int) -> None:
         """Count `tuples` tuples that waited this many seconds each."""
@@ -21,14 +22,14 @@ class Waits(Counter[int]):
             self[number] += tuples
 
     def since(self, before: Waits) -> Waits:
-        """Return the counts less those of ``before``, an earlier copy."""
+        """Return the counts minus those of ``before``, an earlier copy."""
         return Waits(
             {number: n - before[number] for number, n in self.items() if n > before[number]}
         )
 
     def median(self, tuples: int) -> float:
-        """Return the median wait of `tuples` tuples, in seconds. Tuples that are not counted did
-        not wait."""
+        """Return the median wait of `tuples` tuples, in seconds. Tuples that are missing in the
+        histogram did not wait."""
         longer = 0
         for number in sorted(self, reverse=True):
             longer += self[number]
@@ -49,7 +50,7 @@ class MicroBatches(list[float]):
 
     def of(self, entered: float) -> float:
         """Return the start of the micro-batch in which a tuple entered H_S. entered: the time of
-        its entry."""
+        the tuple's entry."""
         number = self._number(entered)
         return min(self[number - 1], entered) if number else entered
 
@@ -59,8 +60,8 @@ class MicroBatches(list[float]):
         del self[: max(self._number(oldest) - 1, 0)]
 
     def _number(self, entered: float) -> int:
-        """Return how many micro-batches had begun when a tuple entered H_S. The time of its entry
-        is known to LEAST seconds."""
+        """Return how many micro-batches had begun when a tuple entered H_S. The time of the entry
+        is known only with an accuracy of LEAST seconds."""
         return bisect_right(self, entered + LEAST)
 
 
@@ -69,5 +70,5 @@ def _seconds(number: int) -> float:
 
 
 def in_seconds(waited: float) -> str:
-    """Format a wait for display."""
+    """Format a waiting time for display."""
     return f"{waited:.2g} s" if waited < 10 else f"{waited:,.0f} s"

@@ -1,5 +1,5 @@
-"""What a job's load would do, found out from its files without Spark and without writing anything
-but temporary files: types, keys, match rates, and the prediction of the cost models."""
+"""A check of a job before its load: types, keys, match rates, and the prediction of the cost
+models. It reads the job's files without Spark and writes only temporary files."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know before the load. level: error, where the load or its proof would fail;
-    about: the stream or a role."""
+    """A finding that the user should know before the load. level: "error" if the load or its proof
+    would fail; about: the stream or a role."""
 
     level: Level
     about: str
@@ -64,8 +64,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """What a stream's files have. rows: those looked at; about: how many there seem to be;
-    unparsable: of those looked at; duplicates: of these, tuples whose id came before."""
+    """Facts about a stream's files. rows: the number of rows that were read; about: the estimated
+    total number; unparsable: how many of the read rows cannot be parsed; duplicates: how many of
+    the read tuples have the id of an earlier one."""
 
     name: str
     format: str
@@ -81,11 +82,12 @@ class StreamFacts:
 
 @dataclass(frozen=True)
 class RoleFacts:
-    """What a role's dimension has for the stream's tuples.
+    """Facts about a role's dimension, and about its matches with the stream's tuples.
 
-    rows: read, all if whole; rejected: of them, rows that cannot be taken; duplicates: whose
-    business key came before; matched, null_keys: shares of the tuples looked at; unmatched: the
-    most frequent keys without a row; declaration: the setting formats that would make more match.
+    rows: rows that were read, which are all rows if whole; rejected: read rows that cannot be
+    stored; duplicates: read rows with the business key of an earlier one; matched, null_keys:
+    shares of the sampled tuples; unmatched: the most frequent keys without a row; declaration: the
+    setting ``formats`` with which more keys would match.
     """
 
     role: str
@@ -106,7 +108,7 @@ class RoleFacts:
 
 @dataclass
 class JobCheck:
-    """The result. ok: whether nothing was found for which the load or its proof would fail."""
+    """The result of a check. ok: whether no finding is an error."""
 
     job: str
     streams: list[StreamFacts] = field(default_factory=list)
@@ -131,7 +133,7 @@ class JobCheck:
 
 
 def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
-    """Check a job. What is wrong with it is among the findings of the result."""
+    """Check a job. Errors in the job become findings of the result, and are not raised."""
     found = JobCheck(
         settings.job,
         memory=int(settings.memory),
@@ -151,7 +153,7 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
 @dataclass
 class _Check:
     """The check of a job. samples: rows of the streams that could be read; snapshots: by dimension
-    and key, of the rows that were read."""
+    and key, temporary snapshots of the rows that were read."""
 
     settings: CheckSettings
     job: AnyJob
@@ -272,7 +274,8 @@ class _Check:
         )
 
     def _ids(self, name: str, spec: StreamSpec, rows: pa.Table) -> int:
-        """Return how many tuples have the id of one before, and say what is wrong with ids."""
+        """Return how many tuples have the id of another tuple. Problems with ids become
+        findings."""
         if not spec.id:
             self.found.add(
                 "warning",
@@ -371,7 +374,8 @@ class _Check:
         return open_rows(dimension, joined.key_columns, engine, None, known)
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
-        """Write the rows of a dimension that are read into a temporary snapshot by a key."""
+        """Write rows of a dimension into a temporary snapshot by a key. Add the statistics of these
+        rows to ``read``."""
         dimension, rows = joined.dimension, self._open(joined)
         name, root = dimension.name, scratch_directory()
         identity = master_keys(rows.schema, list(dimension.business_key))
@@ -391,7 +395,8 @@ class _Check:
         self.snapshots[name, key] = root / manifest.version
 
     def _matched(self, role: Role, facts: RoleFacts) -> RoleFacts:
-        """Return the facts of a role with the share of the sample's tuples that have a row."""
+        """Return a role's facts, completed with the share of the sample's tuples that have a
+        row."""
         if not self.samples or not self.samples[0].num_rows:
             return facts
         sample = self.samples[0]
@@ -432,7 +437,7 @@ class _Check:
 
 @dataclass
 class _Read:
-    """What was read of a dimension."""
+    """Statistics of the rows of a dimension that were read."""
 
     rows: int = 0
     rejected: list[str] = field(default_factory=list)
@@ -460,7 +465,7 @@ class _Read:
 
 
 def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:
-    """Return the most frequent keys as texts."""
+    """Return the most frequent keys, as texts."""
     columns = [pc.fill_null(column.cast(pa.string()), "") for column in keys.columns]
     texts = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, ", ")
     return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(SHOWN))

@@ -31,10 +31,10 @@ from semistream.streaming.waiting import MOST_SHARE, pass_seconds
 
 @dataclass(frozen=True)
 class RolePrediction:
-    """What the cost models choose and predict for a role. memory: bytes of M; rate: tuples/s inside
-    the join of all operators, None where R is held whole; bytes_read: of R a second at that rate;
-    busy: share of the time at the given rate; least_wait: s, the smallest max_wait of a load that
-    runs on."""
+    """The cost models' choice and prediction for a role. memory: bytes of M; rate: the join's rate
+    over all operators, tuples/s, None if R is held whole in memory; bytes_read: bytes of R read per
+    second at that rate; busy: the share of the time in which the join works at the given rate;
+    least_wait: the smallest possible max_wait of a continuous load, seconds."""
 
     role: str
     algorithm: str

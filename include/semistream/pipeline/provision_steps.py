@@ -25,15 +25,16 @@ log = logging.getLogger(__name__)
 
 
 def dimensions(job: str, places: Paths) -> list[str]:
-    """Return the names of the dimensions of a job, or of the one that ``job`` itself names. Raises
-    ConfigError."""
+    """Return the names of a job's dimensions, or the dimension's name if ``job`` names a dimension.
+    Raises ConfigError."""
     return [joined.dimension.name for joined in workloads.load_dimensions(job, places)]
 
 
 def changed_dimensions(job: str, places: Paths) -> list[str]:
-    """Return the names of the dimensions of a job that must be provisioned: their files or their
-    declaration have changed since they were, a snapshot is not of the table as it is, or they come
-    from a table, which only reading tells. Raises ConfigError."""
+    """Return the names of a job's dimensions that must be provisioned. A dimension must be
+    provisioned if its files or its declaration have changed since the last time, if a snapshot
+    differs from its table, or if its source is a table, whose changes only reading shows. Raises
+    ConfigError."""
 
     def is_current(joined: JoinedDimension) -> bool:
         mark = _mark_of(joined.dimension.name, places)
@@ -60,7 +61,7 @@ def changed_dimensions(job: str, places: Paths) -> list[str]:
 
 def source_of(joined: JoinedDimension, places: Paths) -> str | None:
     """Return a digest of a dimension's declaration, its keys, and the size and time of modification
-    of each of its files. None if the source is a table, or no local file."""
+    of each of its files. Return None if the source is a table, or a file that is not local."""
     dimension = joined.dimension
     path = Path(dimension.path or "")
     if not dimension.path or not path.exists():
@@ -73,7 +74,7 @@ def source_of(joined: JoinedDimension, places: Paths) -> str | None:
 
 
 def _mark_of(name: str, places: Paths) -> Path:
-    """Return the file that has ``source_of`` a dimension when it was provisioned last."""
+    """Return the file that stores the digest ``source_of`` of a dimension's last provisioning."""
     return places.snapshots / name / "provisioned"
 
 
@@ -81,10 +82,10 @@ def provision_changed(
     job: str, name: str, memory: str, places: Paths, publish_large: Callable[[], Any]
 ) -> dict[str, Any]:
     """Upsert a dimension's rows into its table and publish its snapshots. Return the counts of rows
-    and what ``published`` returns.
+    and the result of ``published``.
 
-    memory: bytes that publishing may use; publish_large: publishes what ``publish`` leaves to
-    Spark.
+    memory: bytes that publishing may use; publish_large: a function that publishes the snapshots of
+    a large dimension by Spark.
     """
     joined = _joined(job, name, places)
     source = source_of(joined, places)  # before it is read
@@ -99,14 +100,14 @@ def provision_changed(
 
 def provision(job: str, name: str, places: Paths) -> dict[str, Any]:
     """Upsert a dimension's rows into its table. Return the counts of rows. job: the job that uses
-    it, or the dimension itself."""
+    the dimension, or the dimension's name."""
     with open_warehouse(places.warehouse_url) as engine:
         return asdict(upsert(_joined(job, name, places), engine))
 
 
 def publish(job: str, name: str, memory: str, places: Paths) -> bool:
-    """Publish a dimension's snapshots in this process if it has changed and is small. Return False
-    for a large one that has changed: Spark publishes it sooner.
+    """Publish a dimension's snapshots in this process if the dimension has changed and is small.
+    Return False for a large dimension that has changed, because Spark publishes it faster.
 
     memory: bytes that publishing may use.
     """
@@ -134,8 +135,8 @@ def publish(job: str, name: str, memory: str, places: Paths) -> bool:
 
 def published(job: str, name: str, places: Paths) -> dict[str, Any]:
     """Return the snapshots of a dimension that loads read from now on, by the columns of their
-    keys. ``job`` is missing where the dimension itself was provisioned. Raises ConfigError if a key
-    of the job has none."""
+    keys. The result has no ``job`` if the dimension was provisioned outside of a job. Raises
+    ConfigError if there is no snapshot for a key of the job."""
     joined = _joined(job, name, places)
     versions, rows = {}, 0
     for key in joined.keys:

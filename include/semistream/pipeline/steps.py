@@ -55,8 +55,8 @@ def load_settings(
 
 
 def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
-    """Return whether a load has nothing to do, so that Spark need not start; the app's status then
-    records the run. Return False also where the load would fail, as its app reports the error."""
+    """Return whether a load has nothing to do, so that Spark need not start. The app's status then
+    records the run. Return False also if the load would fail, because its app reports the error."""
     from semistream import workloads
     from semistream.streaming.app import App
 
@@ -103,11 +103,12 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
 
 
 def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
-    """Return the punctuations that an app of two streams has propagated since they were last
-    announced. No later row of its fact table has values that match them.
+    """Return the punctuations that an app of two streams has propagated since the last
+    announcement. No later row of the app's fact table has values that match them.
 
-    values: the first ones, {side, pattern} each; count: the number of all; loads: the load_ids of
-    the first and the last load that may have some. The table propagated has all of them.
+    values: the first punctuations, each as {side, pattern}; count: the number of all punctuations;
+    loads: the load_ids of the first and the last load that may have some. The table propagated has
+    all of them.
     """
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
     told = json.loads(mark.read_text()) if mark.exists() else 0
@@ -136,11 +137,11 @@ def verify(
     app: str, places: Paths, *, since_last: bool, sample: int, job: str = ""
 ) -> dict[str, Any]:
     """Prove that everything the app has committed is complete. Raises VerificationFailed, which
-    names checks and rows, if it is not.
+    names checks and rows, otherwise.
 
-    since_last: check only what is not proven yet; sample: how many facts and unmatched tuples are
-    joined again; job: a job's file, whose limits (max_unparsable, unique_ids, max_unmatched)
-    replace those that the app was loaded with.
+    since_last: whether to check only what has not been proven yet; sample: how many facts and
+    unmatched tuples are joined again; job: a job's file, whose limits (max_unparsable, unique_ids,
+    max_unmatched) replace those with which the app was loaded.
     """
     from semistream import quality, workloads
 
@@ -173,7 +174,7 @@ def verify(
 
 
 def warehouse_answers(places: Paths) -> bool:
-    """Return whether the warehouse can be connected to."""
+    """Return whether the warehouse accepts connections."""
     try:
         with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
             connection.execute(select(1))
@@ -190,12 +191,12 @@ def replay(
     job: str = "",
     checkpoint: Path | None = None,
 ) -> str:
-    """Join open tuples of an app's ``unmatched`` again, with the dimensions' current versions, and
-    return what became of them, as text.
+    """Join open tuples of an app's ``unmatched`` again, with the dimensions' current versions.
+    Return a text that describes the results.
 
-    file: the tuples, which may have been mended; default: all open ones, as they are; job: the
-    job's file, after something was changed in it that reads them; default: the ledger's record.
-    Raises ConfigError while the app runs.
+    file: the tuples, which may have been corrected; by default all open tuples, unchanged; job: the
+    job's file, if the user has changed how it reads tuples; by default the ledger's record. Raises
+    ConfigError while the app runs.
     """
     from semistream import workloads
     from semistream.streaming.app import App
@@ -243,14 +244,14 @@ def loaded_apps(places: Paths) -> list[str]:
 
 def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
-    through a sink outside the warehouse, into what still exists."""
+    through a sink outside the warehouse that still has rows."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_holds, app, places))
 
 
 def _holds(app: str, places: Paths, setting: str) -> bool:
-    """Return whether a sink has rows of the app outside the warehouse; a table that no longer
-    exists has none."""
+    """Return whether a sink outside the warehouse has rows of the app. A table that no longer
+    exists has no rows."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.warehouse import Warehouse
 
@@ -264,13 +265,13 @@ def _holds(app: str, places: Paths, setting: str) -> bool:
 def reset(
     app: str, places: Paths, checkpoint: Path | None = None, *, reports: bool = False
 ) -> None:
-    """Delete an app's rows, ledger, verifications and checkpoint, so that its next start begins
+    """Delete an app's rows, ledger, verifications and checkpoint. The app's next start then begins
     with an empty warehouse.
 
     The rows are deleted in one transaction, and then the checkpoint in one step. After a crash
-    between the two the app refuses to start until this function is called again. reports: delete
-    the app's reports, too. Raises ConfigError while the app runs, if it has loaded
-    through another sink into what still exists, and for a directory that is no checkpoint.
+    between the two the app refuses to start until this function is called again. reports: whether
+    to delete the app's reports, too. Raises ConfigError while the app runs, if the app has loaded
+    through another sink that still has rows, and for a directory that is not a checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app

@@ -51,8 +51,8 @@ SHOWN = 100  # characters of a tuple without an id and a place
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A tuple of a key. id: as ``stream_id``; file, line: where it came from, None where that is
-    not known."""
+    """An unmatched tuple that is an example of its key. id: the value of ``stream_id``; file, line:
+    the tuple's origin, None if unknown."""
 
     load_id: int
     load_row: int
@@ -62,7 +62,7 @@ class Example:
     line: int | None = None
 
     def __str__(self) -> str:
-        """Return its id and its place, or what is in it where neither is known."""
+        """Return the tuple's id and origin, or its values if neither is known."""
         line = "" if self.line is None else f", line {self.line:,}"
         known = (
             "" if self.id is None else f"id {self.id}",
@@ -73,8 +73,9 @@ class Example:
 
 @dataclass(frozen=True)
 class Key:
-    """The unmatched tuples of a key. key: by stream column; of unparsable tuples, what is wrong;
-    nearest: the nearest keys of the dimension, which has the key itself by now if that is first."""
+    """The unmatched tuples of a key. key: the key's values by stream column; for unparsable tuples,
+    the reason; nearest: the nearest keys of the dimension; if the first of them equals the key, the
+    dimension now has the key."""
 
     key: dict[str, Any]
     tuples: int
@@ -95,7 +96,7 @@ class Key:
 @dataclass(frozen=True)
 class Listed:
     """The unmatched tuples of a reason and a role. keys: the number of different keys; top: the
-    most frequent ones; remarks: sentences on what would make them match."""
+    most frequent keys; remarks: sentences about changes with which keys would match."""
 
     reason: str
     role: str
@@ -157,8 +158,8 @@ class Loaded(NamedTuple):
 def list_unmatched(
     app: str, places: Paths, *, reason: str = "", role: str = "", limit: int = LIMIT
 ) -> list[Listed]:
-    """List an app's unmatched tuples by reason, role and key. limit: keys of each reason and role.
-    Memory does not grow with the tuples. Raises ConfigError."""
+    """List an app's unmatched tuples by reason, role and key. limit: the number of keys for each
+    reason and role. Memory does not grow with the number of tuples. Raises ConfigError."""
     if limit < 1:
         raise ConfigError("limit", "must be at least 1", limit, "Leave it out for ten keys.")
     with open_warehouse(places.warehouse_url) as engine:
@@ -171,7 +172,7 @@ def list_unmatched(
 
 
 def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
-    """Return the columns of a kind's tuples that make their key."""
+    """Return the columns that form the key of a kind's tuples."""
     if kind.reason == Reason.UNPARSABLE:
         return ("why",)
     if kind.reason == Reason.LONG_ID:
@@ -243,8 +244,8 @@ def _example(row: Row) -> Example:
 def _near(
     connection: Connection, app: str, role: JobRole, top: Sequence[Key], places: Paths
 ) -> tuple[list[Key], tuple[str, ...]]:
-    """Return the keys with their nearest ones in the dimension's newest snapshot, and remarks on
-    the forms in which more would match."""
+    """Return the keys with their nearest keys in the dimension's newest snapshot, and remarks on
+    forms in which more keys would match."""
     root = snapshot_root(places.snapshots, role.dimension.name, role.key)
     try:
         version = current_version(root)
@@ -282,7 +283,7 @@ def _near(
 
 
 def _with_places(engine: Engine, loaded: Loaded, listed: Sequence[Listed]) -> list[Listed]:
-    """Return what is listed, with the file and line of each example."""
+    """Return the listed tuples, with the file and line of each example."""
     if not (schemas := loaded.schemas()):
         return list(listed)
     search = TuplePlaces(engine, loaded.app, loaded.job, schemas, EXAMPLE_BYTES)
@@ -320,7 +321,7 @@ def _with_places(engine: Engine, loaded: Loaded, listed: Sequence[Listed]) -> li
 
 
 def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return the values that a column has in the JSON of unmatched tuples, in the column's type.
+    """Convert the values that a column has in the JSON of unmatched tuples to the column's type.
     Raises SemistreamError for a value that is not of the type."""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.array([None if v is None else bytes.fromhex(v) for v in values], kind)
@@ -340,7 +341,7 @@ def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Arra
 
 
 def _text(key: dict[str, Any]) -> str:
-    """Return a key as people read it: its only value, or the values of its columns."""
+    """Return a key as text for people: its only value, or the values of its columns."""
     if len(key) == 1:
         (value,) = key.values()
         return "(none)" if value is None else _shown(value)
@@ -348,6 +349,6 @@ def _text(key: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as it is, in quotes where blanks would not be seen."""
+    """Return a value as text, in quotes if it begins or ends with blanks."""
     text = str(value)
     return repr(text) if text != text.strip() or not text else text

@@ -36,11 +36,11 @@ def export_unmatched(
     app: str, places: Paths, out: Path, *, reason: str = "", role: str = "", tell: Progress = silent
 ) -> int:
     """Write an app's unmatched tuples to a CSV, JSON lines or Parquet file, and return their
-    number; without any, there is no file. Raises ConfigError.
+    number. If there are none, no file is written. Raises ConfigError.
 
-    The file has the columns ``OWN``, then the tuple's, and ``text`` of tuples that could not be
-    parsed. A column of ours whose name the tuple has too is called ``_NAME``. Each row can be
-    mended and given back to a load.
+    The file has the columns ``OWN``, then the tuple's columns, and ``text`` for tuples that could
+    not be parsed. If the tuple has a column with the name of one in ``OWN``, the column in ``OWN``
+    is called ``_NAME``. A user can correct rows of the file and give them back to a load.
     """
     check_output("out", out)
     with open_warehouse(places.warehouse_url) as engine:
@@ -64,8 +64,8 @@ def export_unmatched(
 
 
 def _side(loaded: Loaded, kinds: Sequence[Kind]) -> int:
-    """Return the number of the stream whose tuples are written. Raises ConfigError for tuples of
-    both of two streams, which have different columns."""
+    """Return the number of the stream whose tuples are exported. Raises ConfigError if there are
+    tuples of two streams, which have different columns."""
     if not isinstance(loaded.job, StreamStreamJob):
         return 0
     sides = {kind.role for kind in kinds}
@@ -113,8 +113,8 @@ def _rows(
     search: TuplePlaces,
     side: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the file. The keys of some rows are read first, and their places found;
-    then the rows themselves."""
+    """Yield the rows of the file. For several rows at a time, the ids are read first, then the
+    files and lines are looked up, and then the rows are read."""
     # in which the tuples without master data are whose rows name none
     u, role = unmatched.c, loaded.job.roles[0].name if isinstance(loaded.job, Job) else None
     with engine.connect() as connection:
@@ -157,7 +157,8 @@ def _batch(
     schema: pa.Schema,
     role: str | None,
 ) -> pa.RecordBatch:
-    """Return rows of the file. first: the number of the first one among the places."""
+    """Return a batch of unmatched tuples in the columns of the file to write. first: the position
+    of the first row in ``places``."""
     values = [json.loads(row.kept) for row in rows]
     unparsable = [row.reason == Reason.UNPARSABLE for row in rows]
     own: list[Sequence[Any]] = [

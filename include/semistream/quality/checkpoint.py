@@ -1,8 +1,8 @@
-"""One Great Expectations checkpoint, run over the warehouse's own connection, and its Data Docs
-page.
+"""One Great Expectations checkpoint, run over the warehouse's existing connection, and its page of
+Data Docs.
 
-The context lives in memory. Only validation results and HTML pages are written to disk; none of
-them contains the connection string.
+The context is only in memory. Validation results and HTML pages are written to disk; none of them
+contains the connection string.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CheckResult:
 
     @property
     def warned(self) -> bool:
-        """Whether the check holds only because what it found is a warning."""
+        """Whether the check found wrong rows that are only a warning."""
         return self.success and self.count > 0
 
 
@@ -70,8 +70,8 @@ def run_checkpoint(
 ) -> tuple[bool, list[CheckResult], Path]:
     """Run the checks. Return whether all hold, their results, and the path of the report's page.
 
-    asset: the table that the validation is filed under; name: of the suite; summary: shown above
-    the checks in the report; kept: how many reports of the suite to keep, this one included.
+    asset: the table under which the validation is filed; name: name of the suite; summary: the part
+    of the report above the checks; kept: how many reports of the suite to keep, including this one.
     """
     _prune(reports, name, kept - 1)
     context = _context(reports)
@@ -132,7 +132,7 @@ def run_checkpoint(
 
 
 def discard(page: Path, reports: Path) -> None:
-    """Remove a report. The index still lists it until the next report is written."""
+    """Remove a report. The index page lists it until the next report is written."""
     result = reports / RESULTS / page.relative_to(reports / PAGES).with_suffix(".json")
     for file in (page, result):
         file.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""The expectations: each is a query over the warehouse that looks for wrong rows, with words for
-people. Here are those of the ledger and of the fact table; those of one input, and of a pair of
-streams, have files of their own.
+"""The expectations. Each is a query over the warehouse that looks for wrong rows, with explanations
+for people. This module has the expectations of the ledger and of the fact table. The expectations
+of a single input, and of a pair of streams, are in other modules.
 
-A query returns the offending rows. All queries are set-based and use indexes: the primary keys of
-the fact table, (load_id, load_row), and of the dimension, and the indexes of the staging tables.
-One staging table has the facts by their ids if the fact table has no index on them.
+A query returns the wrong rows. All queries are set-based and use indexes: the primary keys of the
+fact table, (load_id, load_row), and of the dimension, and the indexes of the staging tables. If the
+fact table has no index on the ids, one staging table holds the facts by their ids.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Check:
         return replace(self, name=f"{of}_{self.name}", of=of) if of else self
 
     def sql(self, dialect: sa.Dialect) -> str:
-        """Return the query as text for ``sa.text``: literals inline, no parameters."""
+        """Return the query as text for ``sa.text``, with inline literals and without parameters."""
         # a dialect of paramstyle "format" would double every percent sign
         plain = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
         return str(
@@ -330,8 +330,8 @@ def unparsable(scope: Scope) -> Check:
 
 
 def same_rows(wrong: sa.Table, told: Iterable[str]) -> Check:
-    """Return the check that the rows' checksums are those of the ledger. wrong: the rows of loads
-    whose checksum differs; told: sentences about what ``wrong`` omits."""
+    """Return the check that the rows' checksums equal those of the ledger. wrong: the wrong rows of
+    loads whose checksum differs; told: sentences about rows that ``wrong`` omits."""
     columns = [c for c in wrong.columns if c.name != "number"]
     return Check(
         "same_rows",
@@ -358,10 +358,11 @@ def table_files(damaged: sa.Table) -> Check:
 
 
 def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
-    """Return the check that the facts have a tuple, or a pair of tuples, no more often than its
-    source. Where a tuple may match several master rows, facts are counted per surrogate key.
+    """Return the check that a tuple, or a pair of tuples, occurs in the facts no more often than in
+    its source. If a tuple may match several master rows, facts are counted per surrogate key.
 
-    sources: the recounted ids of each stream; a stream that was not recounted has each id once.
+    sources: the recounted ids of each stream; in a stream that was not recounted, each id is
+    assumed to occur once.
     """
     f, many_rows = scope.by_id, [r.surrogate for r in scope.roles if not r.unique]
     key = [f.c[n] for n in (*scope.ids, *many_rows)]
@@ -405,9 +406,13 @@ def _both_ways(
     ledger: FromClause,
     further: Mapping[str, ColumnElement],
 ) -> tuple[Select, Select]:
-    """Compare counts by load and further columns of `ledger`, each given with its value in a row of
-    the table: select the rows of `ledger` whose count differs in the table's rows that are `mine`,
-    and those counts of the table that `ledger` does not have."""
+    """Compare the ledger's counts of rows with the table's rows, by load and further columns.
+    Return two queries: the rows of ``ledger`` whose count differs, and the counts of the table that
+    are missing in ``ledger``.
+
+    mine: the condition for the table's rows to count; further: by name of a further column of
+    ``ledger``, its value in a row of the table.
+    """
     key = [table.c.load_id, *further.values()]
     named = [column.label(name) for name, column in further.items()]
     counted = (
@@ -436,7 +441,7 @@ def _both_ways(
 
 
 def load_of(table: FromClause) -> list[ColumnElement]:
-    """Return the batch, drain and partition of a row's load_id, for people."""
+    """Return columns that show people a row's batch, drain and partition, computed from load_id."""
     return [
         table.c[name] if name in table.c else part(table.c.load_id).label(name)
         for name, part in PARTS.items()

@@ -1,4 +1,5 @@
-"""The table ``quality_failures``: what the verifications have found wrong, for BI tools."""
+"""The table ``quality_failures``, with the wrong rows that verifications have found, for BI
+tools."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ def write_failures(
     number: int,
     ids: Sequence[str],
 ) -> None:
-    """Replace what former verifications have found in the range of this one by what it has found
-    itself, within the connection's transaction.
+    """Write the wrong rows of a verification within the connection's transaction. They replace the
+    wrong rows that former verifications found in the same range.
 
-    verification: of ``quality_runs``; number: of the app in its load_ids; ids: the fact table's
-    id columns.
+    verification: id of the verification in ``quality_runs``; number: the app's number in its
+    load_ids; ids: the fact table's id columns.
     """
     q, f = quality_runs.c, quality_failures.c
     run = connection.execute(select(quality_runs).where(q.id == verification)).one()
@@ -59,7 +60,7 @@ def write_failures(
 
 
 def _rows(result: CheckResult, number: int, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a check that fails or warns."""
+    """Yield the wrong rows of a check that fails or warns."""
     if result.success and not result.warned:
         return
     of_check = {
@@ -88,7 +89,8 @@ def _rows(result: CheckResult, number: int, ids: Sequence[str]) -> Iterator[dict
 
 
 def _id(row: Mapping[str, Any], ids: Sequence[str]) -> str | None:
-    """Return the stream id of a row that has one, in the form of ``unmatched.stream_id``."""
+    """Return the stream id of a row, in the form of ``unmatched.stream_id``; None if the row has no
+    id."""
     if "stream_id" in row:
         return _text(row["stream_id"])
     return "|".join(str(row[i]) for i in ids) if ids and set(ids) <= row.keys() else None

@@ -22,7 +22,7 @@ def copied(role: Role) -> list[str]:
 
 
 def master_table(staging: Staging, role: Role, name: str) -> sa.Table:
-    """Make a staging table for master rows: quality_version, and the dimension's compared
+    """Create a staging table for master rows: quality_version, and the dimension's compared
     columns."""
     return staging.table(
         name,

@@ -104,7 +104,7 @@ CAUSES = {
 
 
 def with_remedy(check: Check, scope: Scope) -> Check:
-    """Return the check together with the cause of its failure, and a remedy."""
+    """Return the check, completed with the cause of a failure and its remedy."""
     name = check.name.removeprefix(f"{check.of}_")
     words = {
         "again": sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),

@@ -23,8 +23,8 @@ PARTITIONS_SAMPLED = 64
 
 @dataclass(frozen=True)
 class Sample:
-    """The sampled rows. facts: load_id, load_row, quality_version, ids; unmatched: quality_id,
-    load_id, quality_version, key_0 …; master: quality_version, dimension columns."""
+    """The sampled rows, as tables. facts: load_id, load_row, quality_version, ids; unmatched:
+    quality_id, load_id, quality_version, key_0 …; master: quality_version, dimension columns."""
 
     facts: sa.Table
     unmatched: sa.Table
@@ -33,8 +33,8 @@ class Sample:
 
 
 def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: int) -> Sample | None:
-    """Stage a seeded random sample of facts and of unmatched tuples, and the master rows with their
-    keys."""
+    """Stage a random sample of facts and of unmatched tuples, and the master rows with the sample's
+    keys. seed: makes the sample reproducible."""
     if not size or not scope.ids:
         return None
     rng = np.random.default_rng(seed)
@@ -51,8 +51,8 @@ def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: in
 def _sample_facts(
     staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
 ) -> sa.Table:
-    """Draw facts in two stages, first loads from the ledger, then rows of these, so that the cost
-    does not grow with the table."""
+    """Draw facts in two stages, first loads from the ledger, then rows of these loads, so that the
+    cost does not grow with the table."""
     loads = role.loads()
     table = staging.table(
         role.staged("sample"),
@@ -85,8 +85,8 @@ def _draw(
     rng: np.random.Generator,
 ) -> Iterator[tuple]:
     """Yield (load_id, load_row, version, *ids) of rows whose numbers are drawn. A row that is gone
-    is skipped: other checks report it. So is one with an inferred member, which had no master
-    row."""
+    is skipped, because other checks report it. A row with an inferred member is skipped, because it
+    had no master row."""
     f, start, wanted = scope.fact, 0, _chosen(sum(p.n for p in parts), size, rng)
     for part in parts:
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
@@ -99,7 +99,7 @@ def _draw(
 
 
 def _chosen(total: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw numbers below ``total``, int64[at most size], in order."""
+    """Draw numbers below ``total``, int64[at most size], in ascending order."""
     return np.sort(rng.choice(max(total, 1), min(size, total), replace=False))
 
 
@@ -139,8 +139,8 @@ def _sample_unmatched(
 
 
 def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample) -> None:
-    """Stage the master rows of the current version that have the sample's keys; the database joins
-    them."""
+    """Stage the master rows of the current version that have the sample's keys, with a join in the
+    database."""
     d, f, s, u = role.dimension, scope.fact, sample.facts, sample.unmatched
     same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(role.on.values())))
     for table, joined in (
@@ -159,8 +159,8 @@ def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample)
 def _stage_snapshot(
     staging: Staging, scope: Scope, role: Role, sample: Sample, version: str
 ) -> None:
-    """Stage the master rows of an older version that have the sample's keys, read from its
-    snapshot. If the snapshot is lost, remove the version's rows from the sample."""
+    """Stage the master rows of an older version that have the sample's keys, read from the
+    version's snapshot. If the snapshot is lost, the version's rows are removed from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
     stream_key, master_key = next(iter(role.on.items()))
     matched = select(f.c[stream_key]).select_from(s.join(f, same_row(s, f)))

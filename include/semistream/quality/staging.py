@@ -33,8 +33,8 @@ FACTS_AT_ONCE = 1_000_000  # copied in one transaction, approximately
 
 @dataclass
 class Staging:
-    """The staging tables of one run, dropped at its end. notes: what a reader of the report should
-    know; unseen: what could not be checked, so that the verdict does not cover it."""
+    """The staging tables of one run, which are dropped at its end. notes: notes for a reader of the
+    report; unseen: descriptions of what could not be checked, which the verdict does not cover."""
 
     engine: sa.Engine
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
@@ -43,7 +43,8 @@ class Staging:
     unseen: list[str] = field(default_factory=list)
 
     def reserve(self, what: str) -> None:
-        """Note something that could not be checked, so that the verdict does not cover it."""
+        """Record a description of something that could not be checked. The verdict does not cover
+        it."""
         self.notes.append(what)
         self.unseen.append(what.rstrip("."))
 
@@ -55,7 +56,7 @@ class Staging:
         self.metadata.drop_all(self.engine)
 
     def table(self, name: str, *columns: Column, rows: Iterable[Sequence[Any]] = ()) -> sa.Table:
-        """Make a table with these rows."""
+        """Create a table with these rows."""
         table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, **table_options())
         table.create(self.engine)
         self.insert(table, rows)
@@ -71,12 +72,13 @@ class Staging:
                 )
 
     def fill(self, table: sa.Table, query: sa.Select, *columns: str) -> None:
-        """Insert the rows of a query, whose columns are those of the table, or these."""
+        """Insert the rows of a query. columns: the table's columns to fill, in the query's order;
+        by default all."""
         with self.engine.begin() as connection:
             connection.execute(table.insert().from_select(columns or table.columns.keys(), query))
 
     def write(self, table: sa.Table, rows: pa.RecordBatch | pa.Table) -> None:
-        """Insert Arrow's rows in bulk."""
+        """Insert Arrow rows in bulk."""
         with self.engine.begin() as connection:
             bulk_insert(connection, table, rows)
 
@@ -101,13 +103,14 @@ class Staging:
         ).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:
-        """Update the database's statistics of a table, so that it knows how few rows there are."""
+        """Update the database's statistics of a table, so that the database knows how few rows it
+        has."""
         with self.engine.begin() as connection:
             system_of(self.engine).analyze(connection, table)
 
 
 def drop_stale(engine: sa.Engine) -> None:
-    """Drop tables that runs which were killed have left."""
+    """Drop tables that remain from killed runs."""
     for name in sa.inspect(engine).get_table_names():
         found = re.fullmatch(r"quality_(\d+)_\d+_\w+", name)
         if found and time.time() - int(found[1]) > STALE_SECONDS:
@@ -117,9 +120,9 @@ def drop_stale(engine: sa.Engine) -> None:
 
 def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
     """Return a table that finds facts by each stream's ids: the fact table if it has indexes on
-    them, else an indexed copy of ids, load_id and surrogate keys.
+    them, otherwise an indexed copy of ids, load_id and surrogate keys.
 
-    The copy has only the loads that can contain tuples of the recounted part of the source.
+    The copy has only the loads that may contain tuples of the recounted part of the source.
     """
     f, known = scope.fact, sa.inspect(staging.engine).get_indexes(scope.fact.name)
     wanted = [list(stream.ids.values()) for stream in scope.streams]
@@ -136,7 +139,7 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
 
 
 def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
-    """Copy the table's columns from the facts of those loads that can contain tuples of the
+    """Copy the table's columns from the facts of those loads that may contain tuples of the
     recounted part of the source."""
     f, b, after = scope.fact, load_batches.c, scope.settled
     rows, ends = 0, list[int]()

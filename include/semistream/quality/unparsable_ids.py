@@ -1,5 +1,5 @@
 """The ids of tuples that could not be parsed, read from their texts. The recounted source has these
-ids too: they distinguish an unparsable tuple from a missing one."""
+ids, too. With them, an unparsable tuple can be distinguished from a missing one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ROWS = 10_000  # texts read at a time
 
 @dataclass(frozen=True)
 class Unparsable:
-    """The tuples that could not be parsed. ids: stream_id, the ids found in their texts; unknown:
-    the number of texts without an id; lost: the number of missing tuples that may be among these.
-    """
+    """The tuples that could not be parsed. ids: a table of stream_id, the ids found in the tuples'
+    texts; unknown: the number of texts without an id; lost: the number of missing tuples that may
+    be among these texts."""
 
     ids: sa.Table
     unknown: int
@@ -74,8 +74,8 @@ def stage_unparsable(
 def with_lost(
     staging: Staging, found: Unparsable, missing: sa.Select, stream: Stream
 ) -> Unparsable:
-    """Return the unparsable tuples with the number of missing tuples that may be among those
-    without a known id, and do not only wait."""
+    """Return the unparsable tuples, with the number of missing tuples that may be among those
+    without a known id. Tuples that only wait are not counted as missing."""
     if not found.unknown:
         return found
     lost = max(staging.count(missing.subquery()) - stream.waiting, 0)
@@ -89,8 +89,8 @@ def with_lost(
 
 
 def _pieces(texts: list[str]) -> Iterator[list[str]]:
-    """Yield the texts together, except those with an odd number of quotes, which would swallow the
-    texts after them: these are single."""
+    """Yield the texts in groups. A text with an odd number of quotes is yielded alone, because a
+    reader would take the next texts for a part of it."""
     yield [t for t in texts if t.count('"') % 2 == 0]
     yield from ([t] for t in texts if t.count('"') % 2)
 

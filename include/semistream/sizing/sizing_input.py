@@ -22,8 +22,9 @@ from semistream.sizing.workload import describe
 class SizingInput:
     """The input of a choice of sizes for the join with one role of a job.
 
-    job: its stream is not read, only the sample; snapshot: directory of the master's version;
-    partitions: P, the number of operators; role_name: of the role, "" for the first.
+    job: the job, whose stream is not read because there is a sample; snapshot: directory of the
+    master's version; partitions: P, the number of operators; role_name: the role's name, "" for the
+    first role.
     """
 
     job: Job
@@ -37,8 +38,8 @@ class SizingInput:
         return self.job.role(self.role_name)
 
     def plan(self, memory: int) -> RolePlan:
-        """Return the plan of a load with M bytes for all operators together, and with an open
-        algorithm."""
+        """Return the plan of a load in which all operators together have M bytes, and the algorithm
+        is open."""
         role = self.role
         return RolePlan(
             AUTO,
@@ -63,7 +64,7 @@ class SizingInput:
 
     @property
     def tuples(self) -> pa.RecordBatch:
-        """The sample's tuples of the slowest partition, for which the others wait."""
+        """The tuples of the sample that go to the slowest partition, for which the others wait."""
         return self._slowest[1]
 
     @property
@@ -73,7 +74,7 @@ class SizingInput:
 
     @cached_property
     def relation(self) -> SnapshotRelation:
-        """The part of R that the slowest partition joins with."""
+        """The part of R with which the slowest partition joins."""
         return self._balanced.relation(self._slowest[0])
 
     @cached_property
@@ -92,6 +93,6 @@ class SizingInput:
         return describe(spec, self.tuples)
 
     def algorithms(self, names: tuple[str, ...]) -> list[str]:
-        """Return the names of the requested algorithms, or of all that have a cost model if none
-        are requested. Raises ConfigError for an unknown one."""
+        """Return the requested algorithms' names. If none are requested, return all algorithms that
+        have a cost model. Raises ConfigError for an unknown algorithm."""
         return [find_algorithm(a).name for a in names] or list(MODELS)

@@ -19,8 +19,8 @@ FAILURE = 0.05  # probability that a bound does not hold
 
 @cache
 def row_failure(s2: int, failure: float) -> float:
-    """Return q: if each of s2 independent rows is off with probability at most q, their median is
-    off with probability at most ``failure``."""
+    """Return q such that the median of s2 independent rows is off with probability at most
+    ``failure`` if each row is off with probability at most q."""
     from scipy.special import betaincinv  # a slow import, not needed to keep sketches
 
     # rows that may be off while the middle one is not; of an even number, both middle ones count
@@ -32,8 +32,8 @@ def row_failure(s2: int, failure: float) -> float:
 def estimated_join_error(
     f2_left: float, f2_right: float, estimate: float, s1: int, s2: int, failure: float = FAILURE
 ) -> float:
-    """Return the error of the median of s2 estimates of a join size J that is exceeded only with
-    probability ``failure``, from an estimate of J.
+    """Return an error of the median of s2 estimates of a join size J, computed from such an
+    estimate. The error is exceeded only with probability ``failure``.
 
     V, the variance of the product of two atomic sketches, is at most F + J**2, F = F2_left F2_right
     (Alon, Gibbons, Matias, Szegedy: Tracking Join and Self-Join Sizes in Limited Storage, 1999,

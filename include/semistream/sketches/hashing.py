@@ -8,8 +8,8 @@ halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two
 one point with probability 2**-61, and otherwise their values are four-wise independent with any
 others.
 
-One value serves for several signs, or for a sign and a bucket, as its bits are independent of each
-other: a bit is 1 with probability 1/2 - 2**-62.
+One value serves for several signs, or for a sign and a bucket, because its bits are independent of
+each other: a bit is 1 with probability 1/2 - 2**-62.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _reduced(x, bits):
 
 @njit(inline="always")
 def multiply(a, b, bits):
-    """Return a * b mod 2**bits - 1, for uint64 below that."""
+    """Return a * b mod 2**bits - 1, for uint64 arguments below this modulus."""
     prime = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     low, high = _product(a, b)
     return _reduced(
@@ -69,8 +69,8 @@ def multiply(a, b, bits):
 
 @njit(inline="always")
 def polynomial(x, a, b, c, d, bits):
-    """Return a x**3 + b x**2 + c x + d mod 2**bits - 1, for uint64 below that. bits: the exponent
-    of a Mersenne prime."""
+    """Return a x**3 + b x**2 + c x + d mod 2**bits - 1, for uint64 arguments below this modulus.
+    bits: the exponent of a Mersenne prime."""
     y = _reduced(multiply(a, x, bits) + b, bits)
     y = _reduced(multiply(y, x, bits) + c, bits)
     return _reduced(multiply(y, x, bits) + d, bits)

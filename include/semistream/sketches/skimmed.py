@@ -157,8 +157,8 @@ class SkimmedSketch(Sketch):
         self, pieces: Iterable[tuple[np.ndarray, np.ndarray]], failure: float = FAILURE
     ) -> Estimate:
         """Estimate the join size with a stream of known frequencies. pieces: (codes int64[k],
-        frequencies int64[k]), each code in one of them only. As that side is exact, the bound is
-        less than ``join_size``'s."""
+        frequencies int64[k]); each code is in only one piece. Because that side is exact, the bound
+        is smaller than the bound of ``join_size``."""
         f, table = self.skim(), np.zeros_like(self.counters)
         value = f2 = 0.0
         for codes, frequencies in pieces:
@@ -221,7 +221,7 @@ def _add(points, weights, hashes, counters):
 
 @njit(cache=True)
 def _estimates(points, hashes, counters):
-    """Return C[q][h_q(v)] xi_q(v), float64[s2, n].
+    """Return the estimates C[q][h_q(v)] xi_q(v) of each row, float64[s2, n].
 
     in      points uint64[n], hashes uint64[s2, COEFFICIENTS], counters int64[s2, s1]
     """

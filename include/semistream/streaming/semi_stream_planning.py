@@ -1,5 +1,5 @@
-"""The plan with which an app joins a stream with dimensions. It changes with their versions and
-with the settings."""
+"""The plan with which an app joins a stream with dimensions. It changes with the dimensions'
+versions and the settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PUBLISH = "Run `semistream provision JOB`, or the DAG provision_master_data, fir
 
 
 class SemiStreamPlanner:
-    """The planner of a join of one stream with a dimension."""
+    """The planner of a join of one stream with dimensions."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class SemiStreamPlanner:
             self.without_sample(streams, max(self.settings.partitions, 1))
 
     def _check_late(self, role: Role) -> None:
-        """Raise ConfigError if the facts have the tuples that are to be resolved, or if no members
-        can be inferred."""
+        """Raise ConfigError if the setting ``late`` of a role cannot work: tuples to be resolved
+        would already be facts, or no members can be inferred."""
         if role.late == "infer":
             if not sink_kind(self.settings.sink).in_warehouse:
                 raise ConfigError(
@@ -112,7 +112,7 @@ class SemiStreamPlanner:
         return True  # all of R is known
 
     def check_open(self, last: tuple[int, int] | None) -> None:
-        """Do nothing: a load can continue after a drain."""
+        """Do nothing, because a load can continue after a drain."""
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
         versions = [self._current(role) for role in self.job.roles]
@@ -142,7 +142,7 @@ class SemiStreamPlanner:
 
     def _current(self, role: Role) -> Path:
         """Return the directory of the current version of a role's dimension. Raises ConfigError if
-        there is none, or if it was published from another warehouse than the loaded one."""
+        there is none, or if it was published from a warehouse other than the loaded one."""
         root = self._roots[role.name]
         if (version := current_version(root)) is None:
             raise ConfigError("snapshot", "must have been published", str(root), PUBLISH)
@@ -159,8 +159,8 @@ class SemiStreamPlanner:
         return directory
 
     def _unknown(self, role: Role) -> int | None:
-        """Return the surrogate key of tuples for which a left join finds no row, see ``RolePlan``.
-        Raises ConfigError if the dimension was to have such a row, and has none."""
+        """Return the surrogate key for tuples without a row in a left join, see ``RolePlan``.
+        Raises ConfigError if the dimension should have an unknown member, but has none."""
         left = (role.join_type or self.settings.join_type) == "left"
         if not (left and role.dimension.unknown_member):
             return None
@@ -172,7 +172,7 @@ class SemiStreamPlanner:
 
     def _check_forms(self, role: Role, manifest: Manifest) -> None:
         """Raise ConfigError if the stream's key texts are normalised differently than the
-        snapshot's were."""
+        snapshot's."""
         for column, key in role.on.items():
             form = key_forms([column], self.job.stream.formats).get(column, {})
             if form != (known := manifest.formats.get(key, {})):
@@ -197,7 +197,8 @@ class SemiStreamPlanner:
         history: SkimmedSketch | None = None,
         demand: Demand | None = None,
     ) -> Plan[RolePlan]:
-        """Return the plan with what the user left open: how M is split, then for each role."""
+        """Return the plan with choices for everything that the user left open: first how M is
+        split, then the algorithm and sizes of each role."""
         sized = size_plan(wanted, sample, self.costs, former, history, one_machine=self.one_machine)
         return sized.choose(sample, self.costs, former, history, demand)
 
@@ -207,8 +208,8 @@ class SemiStreamPlanner:
         history: Callable[[], SkimmedSketch | None],
         partitions: int,
     ) -> Plan[RolePlan] | None:
-        """Return a new plan, or None. Questions that a sample of the stream decides are decided in
-        the first batch of a run before which nothing waits."""
+        """Return a new plan, or None to keep the present one. Questions that need a sample of the
+        stream are decided in the first batch of a run for which no earlier tuple waits."""
         wanted = self.wanted(partitions)
         if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):
             return None
@@ -255,7 +256,7 @@ class SemiStreamPlanner:
     def columns(
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
-        """Return the columns of a plan's joined rows as ``open`` does, without using the plan."""
+        """Return the columns of a plan's joined rows like ``open``, without using the plan."""
         return self._opened(plan, streams)[1]
 
 
