@@ -20,10 +20,10 @@ dag = job_dag({file!r})
 
 
 class JobsBundle(BaseDagBundle):
-    """A bundle that has a DAG file for each YAML file of the directory of jobs, so that Airflow
-    parses each by itself: a wrong one is an import error of its own, and hides no other.
+    """A bundle with one DAG file for each YAML file in the directory of jobs. Airflow parses each
+    DAG file separately: an error in one job is an import error of that job alone.
 
-    A DAG file is written when its YAML file has changed, and removed with it.
+    A DAG file is written when its YAML file has changed, and removed when its YAML file is gone.
     """
 
     supports_versioning = False
@@ -43,7 +43,7 @@ class JobsBundle(BaseDagBundle):
         super().initialize()
 
     def refresh(self) -> None:
-        """Write and remove DAG files. Several processes may do so at once."""
+        """Write and remove DAG files. Several processes may do so at the same time."""
         jobs = Paths.from_environment().jobs
         self.path.mkdir(parents=True, exist_ok=True)
         files = {self.path / f"{job.stem}.py": job for job in jobs.glob("*.yaml")}

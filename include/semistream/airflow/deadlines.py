@@ -29,7 +29,8 @@ class TimeOfDay(BaseDeadlineReference):
 
 
 def next_time(at: str, timezone: str, now: datetime) -> datetime:
-    """Return when it is next a time of day, HH:MM in a time zone, after ``now``."""
+    """Return the next moment after ``now`` at which it is the time of day ``at``, HH:MM, in a time
+    zone."""
     zone = ZoneInfo(timezone)
     local = now.astimezone(zone)
     today = datetime.combine(local.date(), time.fromisoformat(at), zone)

@@ -17,12 +17,11 @@ FIRST = 10  # names in an event
 
 
 class FilesTrigger(BaseEventTrigger):
-    """Emits an event when files have arrived that the stream has not had before, and leaves them
-    where they are.
+    """Emits an event when new files have arrived in the stream's directory. The files stay there.
 
-    A file counts when it has not changed for ``min_age`` seconds. Which names there were is kept
-    as a digest in the asset's state, so that a triggerer that starts again emits an event only if
-    the names are others.
+    A file counts when it has not changed for ``min_age`` seconds. The asset's state keeps a digest
+    of the file names of the last event, so that a restarted triggerer emits an event only if the
+    names have changed.
     """
 
     def __init__(
@@ -77,5 +76,5 @@ STATE = "files"  # in the asset's state: the digest of the names
 
 
 def digest(names: Iterable[str]) -> str:
-    """Return a digest of names, whatever their order."""
+    """Return a digest of names that does not depend on their order."""
     return hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()

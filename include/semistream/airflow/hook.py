@@ -18,9 +18,8 @@ DEFAULT = "semistream_default"
 
 
 class SemistreamHook(BaseHook):
-    """A connection of the type ``semistream``. Each of its fields may be left out: what it leaves
-    out comes from Airflow's environment. So does everything if the default connection does not
-    exist."""
+    """A connection of the type ``semistream``. Every field is optional. Airflow's environment gives
+    the values of missing fields, and all values if the default connection does not exist."""
 
     conn_name_attr = "semistream_conn_id"
     default_conn_name = DEFAULT
@@ -32,13 +31,14 @@ class SemistreamHook(BaseHook):
         self.semistream_conn_id = semistream_conn_id
 
     def get_conn(self) -> Paths:
-        """Return the paths and the warehouse's URL, and make them those of this process."""
+        """Return the paths and the warehouse's URL, and set them in this process's environment."""
         os.environ |= self.environment()
         return Paths.from_environment()
 
     def environment(self) -> dict[str, str]:
-        """Return SEMISTREAM_HOME and WAREHOUSE_URL as far as the connection gives them. A
-        connection ``warehouse`` gives the URL if neither it nor the environment does."""
+        """Return the environment variables SEMISTREAM_HOME and WAREHOUSE_URL, if the connection
+        gives them. If neither this connection nor the environment has a URL, the connection
+        ``warehouse`` gives the URL."""
         found = {"SEMISTREAM_HOME": self._field("home"), "WAREHOUSE_URL": self._warehouse()}
         return {name: value for name, value in found.items() if value}
 
@@ -48,8 +48,9 @@ class SemistreamHook(BaseHook):
         return self._field("spark_master")
 
     def test_connection(self) -> tuple[bool, str]:
-        """Return whether the warehouse answers, and what was found. Nothing is created in it, and
-        the environment stays as it is: this may run in Airflow's API server."""
+        """Return whether the warehouse answers, and a message for the user. The test creates
+        nothing in the warehouse. It does not change the environment, because it may run in
+        Airflow's API server."""
         from semistream.warehouse import connect
 
         try:

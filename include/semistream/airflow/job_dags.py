@@ -1,4 +1,4 @@
-"""A DAG a job: the task group of the job, on the job's schedule."""
+"""One DAG for each job: the job's task group, on the job's schedule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRESETS = ("@once", "@continuous")  # those of Airflow that are no cron expressi
 
 
 class JobError(SemistreamError):
-    """A job's file that gives no DAG. Its message names file, line and remedy."""
+    """A job's file from which no DAG can be made. The message names file, line and remedy."""
 
 
 def job_dag(file: str | Path) -> DAG | None:
@@ -67,7 +67,7 @@ def _dag(job: AnyJob, file: Path) -> DAG:
 
 
 def schedule_of(job: AnyJob) -> Any:
-    """Return the schedule of a job, as a DAG takes it. Raises ConfigError."""
+    """Return the schedule of a job, in the form that a DAG accepts. Raises ConfigError."""
     given = job.schedule
     if given is None or given == NO_SCHEDULE:
         return None
@@ -91,7 +91,7 @@ def schedule_of(job: AnyJob) -> Any:
 
 
 def asset_of(name: str) -> Asset:
-    """Return the asset with a name or a URI. A plain name is a table's of the warehouse."""
+    """Return the asset with this name or URI. A plain name denotes a table of the warehouse."""
     return Asset(name) if "://" in name else table_asset(name)
 
 
@@ -113,8 +113,8 @@ def _cron(expression: str, timezone: str) -> CronTriggerTimetable:
 
 
 def arrivals(job: AnyJob, number: int) -> Asset:
-    """Return the asset of the files of one of a job's streams, which a trigger watches. Raises
-    ConfigError for a stream that is not of local files."""
+    """Return the asset for the files of a job's stream with this number. A trigger watches the
+    files. Raises ConfigError for a stream that is not read from local files."""
     stream = job.streams[number]
     side = "stream" if isinstance(job, Job) else ("left", "right")[number]
     if stream.format not in FILE_FORMATS or not stream.path or "://" in stream.path:

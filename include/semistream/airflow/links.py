@@ -10,8 +10,8 @@ from airflow.sdk import BaseOperatorLink
 
 
 class LoadLink(BaseOperatorLink):
-    """The page of the load that a task runs or verifies; that of all loads if the task failed
-    before it knew which."""
+    """A link to the page of the load that a task runs or verifies. If the task failed before it
+    knew the load's name, the link leads to the page of all loads."""
 
     name = "Load"
 
@@ -20,7 +20,7 @@ class LoadLink(BaseOperatorLink):
 
 
 class SparkLink(BaseOperatorLink):
-    """The UI of the load's driver, while it runs."""
+    """A link to the Spark UI of the load's driver, while the driver runs."""
 
     name = "Spark UI"
 
@@ -29,7 +29,7 @@ class SparkLink(BaseOperatorLink):
 
 
 class ReportLink(BaseOperatorLink):
-    """The report of a verification."""
+    """A link to the report of a verification."""
 
     name = "Report"
 
@@ -38,7 +38,8 @@ class ReportLink(BaseOperatorLink):
 
 
 def _page(kind: str = "", name: str = "") -> str:
-    """Return the URL of a page of ours; "" if there is no name of what it is to show."""
+    """Return the URL of a page of this package: of all loads without a kind, else of the named
+    object; "" if its name is missing."""
     base = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/semistream/"
     if not kind:
         return base

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def check_notifiers(notifiers: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError for a notifier whose module is not installed. It is not imported: that may
-    take long."""
+    """Raise ConfigError for a notifier whose module is not installed. The module is not imported,
+    because an import may take long."""
     for number, notifier in enumerate(notifiers):
         module = str(notifier["class"]).rpartition(".")[0]
         found = None
@@ -42,8 +42,9 @@ def check_notifiers(notifiers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[str, Any]) -> None:
-    """Give a message to each notifier, in whose templates it is ``semistream``: subject, text and
-    html. One that fails does not keep the others from being notified; its error is raised."""
+    """Send a message through each notifier. Templates of a notifier find the message under the name
+    ``semistream``, with subject, text and html. If a notifier fails, the others are still notified,
+    and then its error is raised."""
     errors = []
     for notifier in notifiers:
         try:
@@ -58,7 +59,7 @@ def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[st
 
 @dataclass(frozen=True)
 class FailureCallback:
-    """Notifies of a task that has failed for good."""
+    """A callback that sends notifications when a task has failed for good."""
 
     job: str
     owner: str

@@ -1,5 +1,5 @@
-"""The Spark app as an Airflow task that outlives Airflow: started detached, followed by a trigger,
-stopped by draining."""
+"""The Spark app as an Airflow task. The task starts the app detached, a trigger follows the app,
+and a stop lets it drain. The app survives a restart of Airflow."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ def places(semistream_conn_id: str = DEFAULT) -> Paths:
 
 
 def table_asset(table: str) -> Asset:
-    """Return the asset of a table of the warehouse: ``semistream://warehouse/fact_sales``. Its
-    authority is the Airflow connection of the warehouse, whatever that connects to."""
+    """Return the asset of a table of the warehouse: ``semistream://warehouse/fact_sales``. The
+    URI's authority is the name of the Airflow connection of the warehouse, not a database address.
+    """
     return Asset(f"semistream://{WAREHOUSE}/{table}")
 
 
@@ -82,7 +83,8 @@ def announce(
     table: str,
     extra: dict[str, Any],
 ) -> None:
-    """Emit an event of each outlet. One of an alias is an event of the table's asset."""
+    """Emit an event for each outlet. If an outlet is an alias, the event belongs to the table's
+    asset."""
     for outlet in outlets:
         event = context["outlet_events"][outlet]
         if isinstance(outlet, AssetAlias):
@@ -92,22 +94,21 @@ def announce(
 
 
 def jobs_of(context: Mapping[str, Any]) -> list[str]:
-    """Return the jobs whose dimensions started this run, or the one that the form names if none
-    did. A dimension that was provisioned by itself names no job."""
+    """Return the jobs whose dimensions triggered this run. If there are none, return the job that
+    the form names. A dimension that was provisioned outside of a job names no job."""
     if context.get("triggering_asset_events"):
         return _events(context, "job")
     return [context["params"]["job"]]
 
 
 def apps_of(context: Mapping[str, Any]) -> list[str]:
-    """Return the apps whose loads started this run; if there are none, the app given in the form,
-    if any."""
+    """Return the apps whose loads triggered this run. If there are none, return the app given in
+    the form, if any."""
     return _events(context, "app") or [app for app in [context["params"]["app"]] if app]
 
 
 def recommendations(context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what tuning sweeps recommended, the newest first; the events are read only when they
-    are needed."""
+    """Yield the recommendations of tuning sweeps, the newest first. The events are read lazily."""
     yield from (
         dict(event.extra) for event in context["inlet_events"][TUNED].ascending(False).limit(LATEST)
     )
@@ -121,14 +122,14 @@ def _events(context: Mapping[str, Any], key: str) -> list[str]:
 
 
 class SparkAppOperator(BaseOperator):
-    """An app that spark-submit runs in client mode. It gets the warehouse's URL only through its
-    environment.
+    """An app that spark-submit runs in client mode. The app gets the warehouse's URL only through
+    its environment.
 
     application: path of the app; name: its name in Spark; conf: Spark settings by name;
     driver_memory: short for the setting spark.driver.memory; env_vars: environment variables;
     semistream_conn_id: connection of the type Semistream; conn_id: connection of the type Spark,
-    unless the former gives a master. If neither default connection exists, spark-defaults.conf
-    names the master; without it, the app runs on this machine.
+    which is used unless the Semistream connection gives a master. If neither default connection
+    exists, spark-defaults.conf names the master; without that file, the app runs on this machine.
     """
 
     template_fields: Sequence[str] = ("application", "application_args", "name", "conf", "env_vars")
@@ -201,12 +202,12 @@ class SparkAppOperator(BaseOperator):
 
 
 class ProvisionOperator(SparkAppOperator):
-    """Provisions one of a job's dimensions: upserts its rows into its table, and publishes its
-    snapshots, in this process if it is small, by a Spark app if it is large, not at all if nothing
-    has changed.
+    """Provisions one dimension of a job: upserts the rows into the dimension's table, and publishes
+    its snapshots. A small dimension is provisioned in this process, a large one by a Spark app.
+    Nothing is done if the source has not changed.
 
-    It emits an event of the dimension's asset, through the alias among its outlets, that says which
-    versions are current.
+    The operator emits an event of the dimension's asset, through the alias among its outlets. The
+    event says which versions are current.
     """
 
     template_fields = (*SparkAppOperator.template_fields, "job", "dimension", "memory")
@@ -235,12 +236,12 @@ class ProvisionOperator(SparkAppOperator):
 
 
 class LoadOperator(SparkAppOperator):
-    """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is
-    over.
+    """Runs the load of one job until its source is exhausted, the load is stopped, or
+    ``stop_after`` has passed.
 
     The driver is detached from the task: it outlives scheduler, worker and triggerer. The next
-    attempt of the task finds the driver by its checkpoint, or starts it again from there if it is
-    gone. A stop drains: nothing is ever killed.
+    attempt of the task finds the driver by its checkpoint, or restarts the load from the checkpoint
+    if the driver is gone. A stop drains the load; no process is killed.
     """
 
     template_fields = (*SparkAppOperator.template_fields, "job", "given")
@@ -255,10 +256,10 @@ class LoadOperator(SparkAppOperator):
         if_running: Literal["fail", "skip"] = "fail",
         **kwargs: Any,
     ):
-        """Keep what is loaded and how.
+        """Store which load to run, and its settings.
 
-        given: the load's settings; None: those of the DAG's form. if_running: what becomes of the
-        task if another run's load is running still.
+        given: the load's settings; None takes those of the DAG's form. if_running: whether the task
+        fails or is skipped if the load of another run is still running.
         """
         app = {
             "application": spark_app(self.app),
@@ -299,18 +300,19 @@ class LoadOperator(SparkAppOperator):
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
     def values(self, context: Any) -> dict[str, Any]:
-        """Return the settings that are given to the operator, or else in the DAG's form."""
+        """Return the settings given to the operator, or those of the DAG's form if there are
+        none."""
         return dict(context["params"] if self.given is None else self.given)
 
     def settings(self, context: Any) -> AppSettings:
-        """Return the settings, with the recommendations of tuning sweeps."""
+        """Return the load's settings, including what tuning sweeps recommended."""
         from semistream.pipeline import steps
 
         advice = recommendations(context) if TUNED in self.inlets else ()
         return steps.load_settings(self.job, self.values(context), advice)
 
     def is_idle(self, settings: AppSettings) -> bool:
-        """Return whether the load has nothing to do, and record that it ran."""
+        """Return whether the load has nothing to do. If so, record a run that loaded nothing."""
         from semistream.pipeline import steps
 
         return isinstance(settings, LoadSettings) and steps.load_without_spark(
@@ -342,8 +344,7 @@ class LoadOperator(SparkAppOperator):
         )
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
-        """Return the summary of the driver, which has ended, or raise the error with which it
-        failed."""
+        """Return the summary of the ended driver. Raises the error with which the driver failed."""
         from semistream.pipeline import steps
 
         self.checkpoint = checkpoint = Path(event["checkpoint"])
@@ -369,8 +370,8 @@ class LoadOperator(SparkAppOperator):
 
 
 class StreamStreamLoadOperator(LoadOperator):
-    """Runs the load of a job of two streams. It announces which values no later row can have, as
-    events of ``punctuations_propagated``."""
+    """Runs the load of a job of two streams. Events of ``punctuations_propagated`` announce the
+    values that no later row can have."""
 
     app = "stream_stream_join.py"
 
@@ -392,12 +393,12 @@ class StreamStreamLoadOperator(LoadOperator):
 
 
 class VerifyOperator(BaseOperator):
-    """Verifies everything that an app has loaded, or what is not proven yet. It fails, naming
-    checks and rows, if an expectation does not hold.
+    """Verifies everything that an app has loaded, or only what has not been proven yet. If an
+    expectation does not hold, the task fails with an error that names the checks and rows.
 
-    It emits an event of the fact table's asset, through the alias among its outlets, if there was
-    anything new: how many rows and batches are proven since the last time, and which share of the
-    tuples has matched.
+    If there was anything new, the operator emits an event of the fact table's asset, through the
+    alias among its outlets. The event gives the number of rows and batches proven since the last
+    event, and the share of tuples that matched.
     """
 
     template_fields = ("app", "job")
@@ -413,7 +414,7 @@ class VerifyOperator(BaseOperator):
         semistream_conn_id: str = DEFAULT,
         **kwargs: Any,
     ):
-        """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``;
+        """Store what to verify. app: the load; job, since_last, sample: see ``steps.verify``;
         semistream_conn_id: connection of the type Semistream."""
         super().__init__(**{"outlets": [FACT_TABLES]} | kwargs)
         self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
@@ -446,12 +447,12 @@ class VerifyOperator(BaseOperator):
 
 
 def page_of(report: str | Path | None, places: Paths) -> str:
-    """Return a report's path below the directory of reports; "" for none."""
+    """Return a report's path relative to the directory of reports; "" for None."""
     return str(Path(report).relative_to(places.reports)) if report else ""
 
 
 class SweepPointOperator(SparkAppOperator):
-    """Measures a point of a tuning sweep by the app itself, in a home of its own."""
+    """Measures one point of a tuning sweep by running the app in a separate home directory."""
 
     template_fields = (*SparkAppOperator.template_fields, "point")
 
@@ -469,8 +470,8 @@ class SweepPointOperator(SparkAppOperator):
 
 
 class DriverTrigger(BaseTrigger):
-    """Follows a driver by its checkpoint. If a user kills the task, the driver is asked to drain
-    and stop."""
+    """Follows a driver through its checkpoint. If a user kills the task, the driver is asked to
+    drain and stop."""
 
     def __init__(self, checkpoint: str, poll: float = 1.0):
         super().__init__()

@@ -75,7 +75,8 @@ templates.filters |= {"in_seconds": in_seconds, "in_lag": in_lag, "commit_name":
 
 
 class NextRun(NamedTuple):
-    """When a DAG runs next. at: None if no time is known; schedule: in words."""
+    """The next run of a DAG. at: its time, None if unknown; schedule: the DAG's schedule in
+    words."""
 
     paused: bool
     at: datetime | None
@@ -94,11 +95,11 @@ async def restrict(request: Request, answer: RequestResponseEndpoint) -> Respons
 
 
 def same_origin(request: Request) -> None:
-    """Refuse a request from another origin. The login is a cookie, which a form on another site
-    must not use, nor a page under a host name that was made to resolve here.
+    """Refuse a request from another origin. The login is a cookie, so that a form on another site,
+    or a page under a host name that resolves to this machine, could misuse the login.
 
-    This page's own address is the setting api.base_url, or a local name of this machine by which
-    Airflow was addressed.
+    The page's address is the setting api.base_url, or a local name of this machine by which the
+    request addressed Airflow.
     """
     origin = urlsplit(request.headers.get("origin", ""))
     own = urlsplit(conf.get("api", "base_url", fallback=""))
@@ -227,7 +228,7 @@ def _tile(name: str, *, fresh: bool = True) -> dict[str, Any]:
 
 
 def _details(name: str, before: str) -> dict[str, Any]:
-    """Return the details of a load, or why there are none."""
+    """Return the details of a load, or the reason why there are none."""
     try:
         return {"page": load_page(name, places(), _position(before)), "away": ""}
     except ConfigError as e:
@@ -238,7 +239,7 @@ def _details(name: str, before: str) -> dict[str, Any]:
 
 
 def _found(look: Callable[[], T]) -> T:
-    """Return what a function finds. A ConfigError is answered as "not found"."""
+    """Return the result of ``look``. A ConfigError is answered with the HTTP status "not found"."""
     try:
         return look()
     except ConfigError as e:
@@ -251,7 +252,7 @@ def _check_app(name: str, checkpoints: Path) -> None:
 
 
 def _position(text: str) -> Position | None:
-    """Return the position that a link names, BATCH.KIND; None for an empty text."""
+    """Return the position in a link, written BATCH.KIND; None for an empty text."""
     if not text:
         return None
     batch, _, kind = text.partition(".")
@@ -261,8 +262,8 @@ def _position(text: str) -> Position | None:
 
 
 def _events(render: Callable[[], str]) -> StreamingResponse:
-    """Return a stream of server-sent events: HTML whenever it has changed, and else a sign of
-    life."""
+    """Return a stream of server-sent events: the HTML whenever it has changed, and keep-alive
+    events between the changes."""
 
     async def send() -> AsyncIterator[str]:
         sent, until = "", time.monotonic() + STREAM_SECONDS
@@ -287,14 +288,14 @@ def _events(render: Callable[[], str]) -> StreamingResponse:
 
 
 def _server_stops() -> bool:
-    """Return whether the server was asked to stop. It waits until all answers have ended, and a
-    stream has no end of its own."""
+    """Return whether the server was asked to stop. A stopping server waits for all responses to
+    end, so that endless event streams must end themselves."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))
 
 
 def _next_runs(tiles: Iterable[Tile]) -> dict[str, NextRun]:
-    """Return when the DAG that ran each app runs next, by app, as far as Airflow knows."""
+    """Return, by app, the next run of the DAG that ran the app, if Airflow knows it."""
     dags = {tile.app: dag for tile in tiles if (dag := run_of(tile.launch)[0])}
     if not dags:
         return {}
@@ -315,7 +316,8 @@ def _next_runs(tiles: Iterable[Tile]) -> dict[str, NextRun]:
 
 
 def run_of(launch: Launch | None) -> tuple[str, str]:
-    """Return the DAG and the run whose task launched a driver; empty if it was no task."""
+    """Return the DAG and the run whose task launched a driver. Both are "" if no task launched
+    it."""
     found = re.fullmatch(r"(\S+) (.+) (-?\d+)", launch.owner) if launch else None
     return (found[1], found[2]) if found else ("", "")
 

@@ -8,8 +8,8 @@ from semistream.airflow.deadlines import TimeOfDay
 
 
 async def page(scope: Any, receive: Any, send: Any) -> None:
-    """Serve the page's app. It is imported, with the API server's security, at the first request,
-    because every Airflow process loads this file."""
+    """Serve the page's app. The app and the API server's security are imported at the first
+    request, because every Airflow process loads this file."""
     from semistream.airflow.page import app
 
     await app(scope, receive, send)

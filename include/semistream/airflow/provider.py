@@ -1,5 +1,5 @@
-"""What Airflow is told of this package as a provider. It is read by every Airflow process, so that
-nothing is imported here but the metadata."""
+"""The description of this package as an Airflow provider. Every Airflow process imports this
+module, so that it imports only the package's metadata."""
 
 from __future__ import annotations
 

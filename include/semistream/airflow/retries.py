@@ -1,4 +1,4 @@
-"""Which failures of a task are tried again, and how patiently."""
+"""Which failures of a task are retried, and how often."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ AWAY = timedelta(hours=1)  # for which a warehouse that is away is waited for, a
 
 
 class Retrying(RetryPolicy):
-    """The retries of a task: none of an error that a retry cannot help, a few of others, and, while
-    the warehouse is away, one every five minutes for more than an hour.
+    """The retries of a task: none after an error that a retry cannot help, a few after other
+    errors, and one every five minutes for more than an hour while the warehouse is unreachable.
 
-    The task's ``retries`` must allow as many: `RETRIES` does.
+    The task's ``retries`` must not be less than `RETRIES`.
     """
 
     def evaluate(

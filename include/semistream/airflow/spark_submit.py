@@ -26,8 +26,9 @@ IGNORED = ("keytab", "principal")  # what Airflow's Spark provider reads from a 
 
 
 class Target(NamedTuple):
-    """Where an app is submitted. master: "" leaves it to spark-defaults.conf, or else to the app,
-    which runs on this machine then; options: further ones of spark-submit; binary: its name."""
+    """Where an app is submitted. master: the Spark master; "" leaves the choice to
+    spark-defaults.conf, or else to the app, which then runs on this machine; options: further
+    options of spark-submit; binary: the executable's name."""
 
     master: str = ""
     options: tuple[str, ...] = ()
@@ -35,8 +36,8 @@ class Target(NamedTuple):
 
 
 def target_of(connection: Connection) -> Target:
-    """Return the target that a connection of the type Spark describes, as Airflow's Spark provider
-    reads it. Raises AirflowFailException for what cannot work."""
+    """Return the target that a connection of the type Spark describes, with the same meaning as in
+    Airflow's Spark provider. Raises AirflowFailException for a target that cannot work."""
     extra, name = connection.extra_dejson, connection.conn_id
     if extra.get("deploy-mode", "client") != "client":
         raise AirflowFailException(
@@ -62,8 +63,9 @@ def target_of(connection: Connection) -> Target:
 
 
 def environment(target: Target) -> dict[str, str]:
-    """Return the environment variables for spark-submit that the user's environment lacks: the
-    driver's Python is this one, and a local driver listens on the loopback interface."""
+    """Return the environment variables to add for spark-submit. The driver uses this process's
+    Python, and a local driver listens on the loopback interface, unless the user's environment says
+    otherwise."""
     python = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & set(os.environ)
     return ({} if python else {"PYSPARK_DRIVER_PYTHON": sys.executable}) | local_environment(
         target.master
@@ -112,8 +114,9 @@ class Submission:
         )
 
     def wait(self, log: Callable[[str], object]) -> None:
-        """Wait for the app's end. log: is given each line of its output. Raises AirflowException
-        if it failed, AirflowFailException if its settings cannot work."""
+        """Wait for the app's end. log: a function that is called with each line of the app's
+        output. Raises AirflowException if the app failed, AirflowFailException if its settings
+        cannot work."""
         last = deque[str](maxlen=LINES)
         with self._process as process:
             for line in process.stdout or ():

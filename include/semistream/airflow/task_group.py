@@ -28,12 +28,12 @@ from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 
 
 class SemistreamTaskGroup(TaskGroup):
-    """The tasks of a job, for a DAG of one's own.
+    """The tasks of a job, for use in any DAG.
 
-    provision: brings the dimensions whose source has changed into their tables, and publishes their
-    snapshots, a mapped task each; load: runs the load, or is skipped while a load of the job still
-    runs; verify: proves what is new, and emits an event of the fact table's asset. Those in the
-    job's ``notify`` are notified of a task that fails for good.
+    provision: upserts the dimensions whose source has changed and publishes their snapshots, in one
+    mapped task for each dimension; load: runs the load, or is skipped while another load of the job
+    runs; verify: proves what is new, and emits an event of the fact table's asset. If a task fails
+    for good, the addressees in the job's ``notify`` are notified.
 
         with DAG("nightly", schedule="@daily"):
             SemistreamTaskGroup("sales.yaml") >> report()
@@ -51,11 +51,11 @@ class SemistreamTaskGroup(TaskGroup):
     ):
         """Create the tasks.
 
-        job: the path of a job's YAML file, where a relative one may be below the directory of jobs;
-        or a shipped job's name. group_id: default: the job's name. settings: of the load, in the
-        place of those in the job. from_form: the load's settings are those of the DAG's form.
-        semistream_conn_id: connection of the type Semistream.
-        Raises ConfigError for a job, or settings, that cannot work.
+        job: the path of a job's YAML file, which may be relative to the directory of jobs, or the
+        name of a shipped job. group_id: by default the job's name. settings: the load's settings
+        that replace those in the job. from_form: whether the load takes its settings from the DAG's
+        form. semistream_conn_id: connection of the type Semistream. Raises ConfigError for a job,
+        or settings, that cannot work.
         """
         file = find_job(job)
         loaded = workloads.load_any_job(file, Paths.from_environment())
@@ -78,7 +78,7 @@ class SemistreamTaskGroup(TaskGroup):
 
 
 def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str) -> None:
-    """Create the tasks of a job. given: the load's settings; None: those of the DAG's form."""
+    """Create the tasks of a job. given: the load's settings; None takes those of the DAG's form."""
     common: dict[str, Any] = {"task_id": "load", "job": file, "given": given, "if_running": "skip"}
     common |= {"semistream_conn_id": connection}
     # a second run must see that the first one's load is running
@@ -124,14 +124,14 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
 
 
 def find_job(job: str | Path) -> str:
-    """Return the path of a job's file: as given, or below the directory of jobs."""
+    """Return the path of a job's file. A relative path may be below the directory of jobs."""
     below = Paths.from_environment().jobs / job
     return str(below if not Path(job).exists() and below.exists() else job)
 
 
 def checked_settings(job: AnyJob, file: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a job's load. Raises ConfigError, as the setting stands in the job's
-    file, for one that is wrong."""
+    """Return the settings of a job's load. Raises ConfigError for a wrong setting, under the name
+    that the setting has in the job's file."""
     kind = LoadSettings if isinstance(job, Job) else StreamStreamSettings
     try:
         kind.load({**given, "job": file})
