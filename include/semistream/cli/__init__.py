@@ -1,7 +1,7 @@
 """The console command ``semistream``: the join without Airflow or Spark, and the single steps of
 the pipeline.
 
-Each part is imported when it is needed: the list of commands needs none of them.
+Modules are imported only when a command needs them, so that listing the commands is fast.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Return 0: done; 1: failed, or not complete; 2: wrong settings; 130:
-    interrupted."""
+    """Run a command. Return the exit code: 0 for success; 1 for a failure or an incomplete load; 2
+    for wrong settings; 130 for an interrupt."""
     own_process = argv is None
     if own_process:
         interrupts.end_at_once()

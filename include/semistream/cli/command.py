@@ -8,19 +8,21 @@ from typing import NamedTuple
 
 
 def no_more_arguments(parser: ArgumentParser) -> None:
-    """Add no argument. Commands have this default if ``Command`` describes all their arguments."""
+    """Add no argument: the default for commands whose arguments ``Command`` describes
+    completely."""
 
 
 class Command(NamedTuple):
     """A command of the console.
 
-    about: what it does, as a clause in the imperative; run: executes it and returns the exit code;
-    add_arguments: adds arguments of its own to a parser; settings: module.Class of the settings
-    whose flags it has, imported when they are needed, which `run` finds among its arguments;
-    positional: those settings that are given without a flag, each with the name that the help
-    shows; progress, json: whether it has these flags; files_only: whether it depends on no
-    environment variable; without_pandas: whether nothing that it calls needs pandas; extras: those
-    of the package that must be installed.
+    about: what the command does, as a clause in the imperative; run: a function that executes the
+    command and returns the exit code; add_arguments: adds the command's special arguments to a
+    parser; settings: the name, module.Class, of the settings class whose settings are flags of the
+    command; the class is imported only when needed, and `run` gets the settings among its
+    arguments; positional: the settings that are given without a flag, each with its name in the
+    help; progress, json: whether the command has these flags; files_only: whether the command uses
+    no environment variable; without_pandas: whether the command never needs pandas; extras: the
+    extras of the package that must be installed.
     """
 
     name: str

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 
 def text_console() -> Console:
-    """Return a console that prints texts as they are, however long."""
+    """Return a console that prints texts unchanged, without breaking long lines."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def wide_console(width: int) -> Console:
-    """Return a console for wide tables: as wide as the terminal, else of this many characters."""
+    """Return a console for wide tables. Its width is that of the terminal, or this many characters
+    if there is no terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -50,7 +51,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def show(as_json: bool, value: Any, render: Callable[[Any], None]) -> None:
-    """Show a command's result: as JSON, or as ``render`` prints it. Both get the same value."""
+    """Print a command's result, as JSON or through ``render``. Both show the same value."""
     if as_json:
         print_json(value)
     else:
@@ -65,7 +66,7 @@ def print_json(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return an object as what JSON has."""
+    """Convert an object into values that JSON can represent."""
     from dataclasses import asdict, is_dataclass
 
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
@@ -95,8 +96,8 @@ def seconds(summary: Any) -> tuple[str, str]:
 
 @contextmanager
 def progress(shown: bool) -> Iterator[Progress]:
-    """Show the progress of the work that begins here. Before this, an interrupt has nothing to
-    undo."""
+    """Show the progress of the work inside the block. From its start, an interrupt raises
+    KeyboardInterrupt, because there may be incomplete output to remove."""
     interrupts.raise_from_now_on()
     if not shown:
         yield interrupts.interruptible(silent)

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add the flags of a settings class, and ``--config``. None of them is required by argparse,
-    because the configuration file may give it."""
+    """Add the flags of a settings class, and ``--config``. No flag is required by argparse, because
+    the configuration file may contain the setting."""
     settings = _settings_of(command)
     for name, shown in command.positional:
         parser.add_argument(
@@ -90,7 +90,7 @@ def add_app(parser: argparse.ArgumentParser) -> None:
 
 
 def unknown_app(name: str, checkpoints: Path) -> ConfigError:
-    """Return the error for an app that has not run under these checkpoints."""
+    """Return the error for an app that has no checkpoint in this directory."""
     from semistream.errors import ConfigError
     from semistream.pipeline import drivers
 

@@ -112,15 +112,15 @@ def parse(argv: Sequence[str]) -> tuple[Command, argparse.Namespace]:
 
 
 def complete(line: str) -> None:
-    """Answer a shell that completes this line, and exit."""
+    """Print the completions of a command line for the shell, and exit."""
     import argcomplete
 
     argcomplete.autocomplete(_parsers(line.split()[1:])[0])
 
 
 def _parsers(argv: Sequence[str]) -> tuple[Parser, dict[str, Parser]]:
-    """Return the parser of a command line, and those of the commands, of which the given one alone
-    has its arguments: those of the others are not needed, and slow to import."""
+    """Return the main parser, and the parser of each command. Only the given command's parser has
+    arguments, because those of the others would be slow to import."""
     parser = Parser(
         prog="semistream",
         description="Join a stream with master data larger than memory, exactly and completely.",

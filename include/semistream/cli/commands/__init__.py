@@ -1,4 +1,4 @@
-"""The commands of the console, one file a command.
+"""The commands of the console, one file for each.
 
-A file imports at its top only what is light, because the list of commands imports all of them.
+A file imports only light modules at its top, because listing the commands imports all files.
 """

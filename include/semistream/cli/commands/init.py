@@ -87,7 +87,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _ask(arguments: Namespace) -> None:
-    """Ask for what the command line would give, and show what is proposed."""
+    """Ask the user for what the command line lacks, with proposals found in the files."""
     from semistream.pipeline.proposal import propose
 
     arguments.stream = Path(_answer("1. The stream's file or directory"))
@@ -106,7 +106,7 @@ def _ask(arguments: Namespace) -> None:
 
 
 def _answer(question: str, proposed: str = "") -> str:
-    """Return the answer to a question, the proposed one if it is empty."""
+    """Return the user's answer to a question, or the proposed answer if the user just confirms."""
     while True:
         shown = f" [{proposed}]" if proposed else ""
         if (given := input(f"{question}{shown}: ").strip()) or proposed:

@@ -69,7 +69,7 @@ def run_reset(arguments: Namespace) -> int:
 
 
 def _agreed(app: str) -> bool:
-    """Ask whether to go on."""
+    """Ask the user to confirm by typing the app's name. Return whether the user did so."""
     asked = sys.stdin.isatty()
     if asked and input(f"Type {app} to go on: ") == app:
         return True

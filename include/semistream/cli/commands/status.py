@@ -47,7 +47,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _entry(checkpoint: Path) -> dict[str, Any]:
-    """Return an app's status by name; ``state`` is "unknown" where it cannot be read."""
+    """Return an app's status, by name of the value. ``state`` is "unknown" if the status cannot be
+    read."""
     from dataclasses import asdict
 
     from semistream.pipeline import drivers
