@@ -24,9 +24,9 @@ from semistream.cost_models.costs import Costs, Prediction, Workload
 
 
 class Demand(NamedTuple):
-    """The demands on a join. max_wait: s that a tuple may wait; rate: stream tuples/s, lambda; inf:
-    unknown; ahead: s of max_wait that pass until the next micro-batch, so that only the rest is
-    left for reading R."""
+    """The demands on a join. max_wait: seconds that a tuple may wait; rate: lambda, stream
+    tuples/s, inf if unknown; ahead: seconds of max_wait that pass until the next micro-batch, so
+    that only the remainder is left for reading R."""
 
     max_wait: float
     rate: float = math.inf
@@ -51,7 +51,7 @@ class Price(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Return whether the operator finishes every tuple in time at the demanded rate."""
+        """Return whether the operator can finish every tuple in time at the demanded rate."""
         return self.busy <= 1
 
 

@@ -162,7 +162,8 @@ def _tuples(values: Any) -> Any:
 
 
 def _interpolate(tuples: float, tables: tuple[float, ...], values: tuple[float, ...]) -> float:
-    """Return the value at a table size. It is constant below the first and above the last size."""
+    """Return the value at a table size. The value is constant below the first and above the last
+    size."""
     last = len(tables) - 1
     i = bisect.bisect_right(tables, tuples)
     if i == 0 or i > last:
@@ -249,9 +250,9 @@ class Workload:
         return replace(self, cut=None)
 
     def overlap(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
-        """Return c_loop, corrected for *reading ahead* if R is read ahead: the disk works while the
-        processor does, and the longer of both times counts. If the wait for the disk is the shorter
-        one, c_x of it remains, as the reader also needs the processor, and the disk is not always
+        """Return c_loop, corrected for *reading ahead* if R is read ahead. Disk and processor then
+        work at the same time, and the longer of both times counts. If the wait for the disk is
+        shorter, c_x of it remains: the reader also needs the processor, and the disk is not always
         in time."""
         return max(c_loop - reads * (s.c_w - s.c_x), reads * s.c_w) if self.reads_ahead else c_loop
 

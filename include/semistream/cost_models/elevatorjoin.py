@@ -173,8 +173,8 @@ def balance(
     cut_tuples: float,
     disk_share: float = 0.0,
 ) -> Balance:
-    """Return the steady state. In its T, H_S is turned over twice; H_S has the part of `pool` bytes
-    that H_R and the switching buffer leave."""
+    """Return the steady state, in which 2 h_S of the T tuples of a sweep miss H_R. H_S has the part
+    of `pool` bytes that H_R and the switching buffer leave."""
     sweep = _Sweep(work, pool, number, disk_tuples, costs, cut_tuples, disk_share)
     return sweep.at(crossing(sweep.surplus, 0.0, math.log(max(pool / sweep.v_s, 2.0)) + 30.0))
 

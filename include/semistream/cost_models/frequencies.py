@@ -1,9 +1,9 @@
 """The frequencies of join values in the stream: Zipf's law with any exponent, or an observed
 histogram.
 
-Every model needs the same few numbers of either, so both are one class: join values in groups of
-equal probability, most frequent first. A group of Zipf's law is a run of neighbouring ranks; its
-mass is exact.
+Both are represented by one class, because the models ask both for the same few numbers: join values
+in groups of equal probability, most frequent first. A group of Zipf's law is a run of neighbouring
+ranks; its mass is exact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the gr
 
 
 class Cached(NamedTuple):
-    """The content of a cache that holds the values that are worth their bytes."""
+    """The content of a cache that holds only values that save more than their bytes cost."""
 
     keys: float  # values that have master tuples
     absent: float  # values that are known to have none
@@ -239,9 +239,9 @@ class Frequencies:
         """Return the probabilities of `count` disk partitions, over which keys are spread by their
         hash.
 
-        The most frequent values fall where chance puts them (always the same chance); the others
-        are spread evenly. With very many partitions, each value more frequent than an average
-        partition has one for itself.
+        The most frequent values are assigned to partitions at random, with a fixed seed; the others
+        are spread evenly. If there are very many partitions, each value more frequent than an
+        average partition gets a partition for itself.
         """
         count = max(count, 1.0)
         if count <= _DRAWN:

@@ -126,8 +126,8 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
 def course(
     work: Workload, cut: Cut, s: Symbols, h_s: float, more: float = 0.0, more_each: float = 0.0
 ) -> Course:
-    """Return the course of an index-based join's run. more, more_each: costs beside HYBRIDJOIN's,
-    of an iteration and of a tuple through H_S."""
+    """Return the course of an index-based join's run. more, more_each: costs in addition to
+    HYBRIDJOIN's, of an iteration and of a tuple through H_S."""
     return Course(
         work.tuples,
         cut.number,

@@ -54,7 +54,7 @@ def unread(matches: float) -> float:
 
 
 def admitted(work: Workload, w: float, disk_tuples: float) -> float:
-    """Return the w that the operator uses: at most the *largest chunk*, and whole tuples."""
+    """Return the w that the operator uses: at most the *largest chunk*, rounded to whole tuples."""
     w = min(w, largest_chunk(disk_tuples))
     return max(math.floor(w), 1) if work.cut is not None else w
 

@@ -97,8 +97,8 @@ class Balance(NamedTuple):
 def balance(
     work: Workload, pool: float, partitions: float, disk_tuples: float, sf: float = 1.0
 ) -> Balance:
-    """Return the steady state. At its T, H_S holds just the tuples of an R-cycle that miss H_R; H_S
-    has the part of `pool` bytes that H_R leaves."""
+    """Return the steady state. T is such that H_S holds just the tuples of an R-cycle that miss
+    H_R; H_S has the part of `pool` bytes that H_R leaves."""
     v_s, v_e = work.stream_tuple_bytes, work.cached_key_bytes
     value_bytes = work.fan_out * work.cached_tuple_bytes + v_e
     most = partitions * largest_chunk(disk_tuples)

@@ -105,7 +105,7 @@ def predict(
     work: Workload, m: float, costs: Costs, disk_tuples: float, cache_share: float
 ) -> Prediction:
     """Predict SSIJ's performance. m: M, bytes; disk_tuples: d; cache_share: share of the memory
-    beside the disk buffer and the counters that caches blocks."""
+    besides the disk buffer and the counters that caches blocks."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
     capacity, parts = cached_blocks(work, m, cut, cache_share)

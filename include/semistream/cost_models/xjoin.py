@@ -88,8 +88,8 @@ class StatePrediction:
 
 def fitting(*, m: float, tuple_bytes: float, values: float) -> float:
     """Return the number of tuples that fit into M bytes, if `values` distinct join values are
-    equally frequent. Beside the tuples, M holds a directory with 2 * `values` positions, its size
-    just after it was enlarged."""
+    equally frequent. M also holds a directory with 2 * `values` positions, its size just after it
+    was enlarged."""
     free, tuples = m - HeldTuples.ROW * held_rows(m), m / tuple_bytes
     for _ in range(50):
         apart = values * -math.expm1(-tuples / values)  # different values among them
