@@ -1,4 +1,4 @@
-"""What is in the columns of some rows: types, examples, nulls."""
+"""Descriptions of the columns of some rows: types, examples, nulls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ FIRST = 1000  # values of which the examples are the first ones
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A column of some rows. type: its name in Spark's DDL; nulls, unparsable: how many of the rows
-    have none, or one that does not fit the type; examples: some of its values as texts."""
+    """A description of a column of some rows. type: the type's name in Spark's DDL; nulls: the
+    number of rows without a value; unparsable: the number of rows whose value does not fit the
+    type; examples: some values as texts."""
 
     name: str
     type: str
@@ -29,8 +30,8 @@ class ColumnFacts:
 
 
 def column_facts(rows: pa.Table, rejected: Iterable[Rejected] = ()) -> tuple[ColumnFacts, ...]:
-    """Describe the columns of rows. rejected: rows that could not be read, whose reasons begin with
-    the column."""
+    """Describe the columns of rows. rejected: rows that could not be read; the reason of each
+    begins with the column's name."""
     unfit: dict[str, int] = {}
     for row in rejected:
         name = row.detail.partition(": ")[0]

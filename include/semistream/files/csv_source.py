@@ -92,8 +92,8 @@ class CsvSource(TextSource):
         return pa.schema([field for field, _ in found])
 
     def _infer_field(self, name: str, sample: list[pa.Array]) -> tuple[pa.Field, list[str]]:
-        """Infer a column's type from its cells, in one array a block. Return it with remarks for
-        the user."""
+        """Infer a column's type from its cells, given as one array for each block. Return the
+        field, and remarks for the user."""
         cells = cast_cells(pa.concat_arrays(sample), pa.string())[0]
         form, notes = self.reading.formats.get(name), list[str]()
         if form is not None and form.notation:
@@ -142,7 +142,8 @@ class CsvSource(TextSource):
 
     def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int, str]:
         """Return (the names of the file's columns, bytes of its header line, the delimiter). The
-        list of names is empty if the file is, or while the data end within the header line."""
+        list of names is empty if the file is empty, or while the data end within the header line.
+        """
         skip, delimiter = len(BOM) if data.startswith(BOM) else 0, self._delimiter(path)
         given = data[skip + len(SEPARATOR) : skip + len(SEPARATOR) + 3]
         if (
@@ -208,8 +209,8 @@ class CsvSource(TextSource):
         final: bool,
         lines: int,
     ) -> tuple[int, int, Raw]:
-        """Parse the complete records of a block. Return (bytes parsed, lines of the file up to
-        their end, rows).
+        """Parse the complete records of a block. Return (bytes parsed, lines of the file up to the
+        end of the last record, rows).
 
         skip: bytes of the block before its first record; final: whether it is the file's last
         block; lines: lines of the file before the block.
@@ -319,8 +320,8 @@ def _check_header(side: str, path: Path, text: str) -> None:
 
 
 def _check_delimiter(path: Path, header: str, delimiter: str) -> None:
-    """Check a header that was read as one name. Raises ConfigError if it contains another delimiter
-    than the one by which it was split."""
+    """Check a header in which only one name was found. Raises ConfigError if the header contains
+    another delimiter than ``delimiter``."""
     if other := next((c for c in ";\t|" if c in header and c != delimiter), ""):
         raise ConfigError(
             "delimiter",

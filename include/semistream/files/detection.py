@@ -1,5 +1,5 @@
-"""How a user's files are written, found out from some of their rows: the delimiter and encoding of
-CSV, dates and numbers that are written otherwise than usual, and the types of the columns."""
+"""Detection of how a user's files are written, from some of their rows: the delimiter and encoding
+of CSV, unusual formats of dates and numbers, and the types of the columns."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ AROUND = r"^(?P<before>[^\d+\-.,]*)[+\-]?\d[\d.,' \x{a0}\x{202f}]*?\s*(?P<behind
 
 @dataclass(frozen=True)
 class DetectedFile:
-    """A data file or directory, and how it is read.
+    """A data file or directory, and how to read it.
 
-    options, formats: as a job declares them; rows: some of its rows in the types found, spread over
-    its files; rejected: rows among these that cannot be read; whole: whether these are all rows;
-    size: bytes of all files; notes: remarks for the user, by column.
+    options, formats: as a job declares them; rows: some of the rows, in the detected types, spread
+    over the files; rejected: rows of this sample that cannot be read; whole: whether the sample has
+    all rows; size: bytes of all files; notes: remarks for the user, by column.
     """
 
     path: Path
@@ -93,20 +93,22 @@ class DetectedFile:
         return list(self.rows.schema.names)
 
     def written(self, column: str) -> pa.Array:
-        """Return a column as texts: as they are written in CSV, else as its values are shown."""
+        """Return a column's values as texts: in CSV as the file has them, otherwise in the usual
+        notation."""
         of = self.texts if self.texts is not None else self.rows
         values = of.column(column).combine_chunks()
         return values if pa.types.is_string(values.type) else values.cast(pa.string())
 
     def key(self, column: str) -> pa.Array:
-        """Return a column as texts that can be compared with another file's: numbers and texts as
-        they are written, dates and times as their values are shown."""
+        """Return a column as texts that can be compared with another file's. Numbers and texts are
+        as the file has them; dates and times are in the usual notation."""
         values = self.rows.column(column).combine_chunks()
         plain = pa.types.is_string(values.type) or pa.types.is_integer(values.type)
         return self.written(column) if plain else values.cast(pa.string())
 
     def with_text(self, column: str) -> DetectedFile:
-        """Return the file with a column that is read as texts, as a key with leading zeros is."""
+        """Return the file with a column that is read as texts, which a key with leading zeros
+        needs."""
         at = self.columns.index(column)
         field_ = pa.field(column, pa.string())
         rows = self.rows.set_column(at, field_, pa.chunked_array([self.written(column)]))
@@ -116,10 +118,10 @@ class DetectedFile:
 
 
 def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFile:
-    """Find out how a file, or the files of a directory, are written, and read some rows of them.
+    """Detect how a file, or the files of a directory, are written, and read some rows of them.
 
-    side: the input's name in errors; most_rows, most_bytes: of the rows that are read. Raises
-    ConfigError for a file that cannot be read.
+    side: the input's name in errors; most_rows, most_bytes: limits on the rows that are read.
+    Raises ConfigError for a file that cannot be read.
     """
     first = _first(path, side)
     kind = FORMATS[plain_suffix(first)]
@@ -159,8 +161,8 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
 
 
 class Sample(NamedTuple):
-    """Some rows of a source. rejected: those among them that cannot be read; about: how many rows
-    the source has, as far as these show; whole: whether these are all."""
+    """Some rows of a source. rejected: rows of the sample that cannot be read; about: the estimated
+    number of rows of the source; whole: whether the sample has all rows."""
 
     rows: pa.Table
     rejected: tuple[Rejected, ...]
@@ -173,8 +175,8 @@ class Sample(NamedTuple):
 
 
 def sampled(source: FileSource, most_rows: int, most_bytes: int) -> Sample:
-    """Read rows of a source, as many from each of its files, or from each of some of many.
-    most_rows, most_bytes: of the rows that are read."""
+    """Read a sample of a source's rows: equally many from each file, or from some files if there
+    are many. most_rows, most_bytes: limits on the sample."""
     step = max(len(source.paths) / MOST_FILES, 1)
     paths = [source.paths[int(i * step)] for i in range(int(len(source.paths) / step))]
     whole, taken, rejected = len(paths) == len(source.paths), list[pa.RecordBatch](), []
@@ -223,7 +225,7 @@ def _first(path: Path, side: str) -> Path:
 
 
 def _dialect(path: Path) -> dict[str, str]:
-    """Return the options of a CSV file that are not the usual ones."""
+    """Return the reading options of a CSV file that differ from the defaults."""
     with open_text(path) as (_, stream):
         head = bytes(stream.read(HEAD))
     options, encoding = dict[str, str](), "utf-8"
@@ -253,8 +255,8 @@ def _dialect(path: Path) -> dict[str, str]:
 
 
 def _cast(source: FileSource, texts: pa.Table) -> tuple[pa.Table, list[Rejected]]:
-    """Return the rows of texts in the source's types, and those that do not fit, whose line is the
-    row's position among them."""
+    """Cast rows of texts to the source's types. Return the cast rows, and the rows that do not fit.
+    The line of a rejected row is its position in ``texts``."""
     from semistream.files.convert import cast_rows
 
     exact = set(source.schema.names) - source.declared
@@ -269,8 +271,9 @@ def _cast(source: FileSource, texts: pa.Table) -> tuple[pa.Table, list[Rejected]
 def _formats(
     rows: pa.Table, types: Mapping[str, pa.DataType], semicolons: bool
 ) -> tuple[dict[str, ColumnFormat], dict[str, str]]:
-    """Return the formats of the columns that have one, and remarks by column. types: those that are
-    found without a format, of a file whose columns are read as texts."""
+    """Detect the columns that have a special format. Return the formats and remarks, both by
+    column. types: the types that are inferred without a format; semicolons: whether the file's
+    delimiter is a semicolon."""
     formats, notes = dict[str, ColumnFormat](), dict[str, str]()
     for name in rows.schema.names:
         kind = types.get(name, rows.schema.field(name).type)
@@ -290,7 +293,7 @@ def _formats(
 def _format(
     cells: pa.Array, weights: np.ndarray, semicolons: bool
 ) -> tuple[ColumnFormat | None, str]:
-    """Return the format of a column's distinct cells, and a remark. weights: how often each
+    """Return the format of a column's distinct cells, and a remark. weights: how often each cell
     occurs, int64[n]."""
     if float(np.asarray(pc.match_substring_regex(cells, r"\d")).mean()) < SOME:
         return None, ""
@@ -333,7 +336,7 @@ def _fits(cells: pa.Array, form: ColumnFormat) -> np.ndarray:
 
 
 def _numbers(cells: pa.Array) -> Iterator[ColumnFormat]:
-    """Yield the formats of numbers that cells may have, with the signs around them."""
+    """Yield the number formats that cells may have, each with the signs around the numbers."""
     if not pc.any(pc.match_substring_regex(cells, r"\d[,']\d|\d [\d€$£]|[€$£%]")).as_py():
         return
     signs = {sign for which in ("before", "behind") for sign in _signs(cells, which)}

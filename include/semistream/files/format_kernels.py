@@ -40,8 +40,8 @@ DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 @njit(cache=True)
 def read_times(offsets, data, valid, operations, width, out, fits):
-    """Write each cell that fits the operations as YYYY-MM-DD HH:MM:SS.ffffff+HH:MM, cut to
-    ``width`` bytes.
+    """Write each cell that fits the format as YYYY-MM-DD HH:MM:SS.ffffff+HH:MM, cut to ``width``
+    bytes.
 
     in      offsets int32[n + 1], data uint8[…], valid bool[n], operations int32[k], the format
     out     out uint8[n * width], fits bool[n]: whether the cell is written
@@ -71,7 +71,8 @@ def read_times(offsets, data, valid, operations, width, out, fits):
 
 @njit(inline="always")
 def _after(separator, out, at, value, count):
-    """Write a separator, and a number with `count` digits behind it. Return where it ends.
+    """Write a separator, followed by a number of `count` digits. Return the position after the
+    number.
 
     out     out uint8[…]
     """
@@ -81,7 +82,7 @@ def _after(separator, out, at, value, count):
 
 @njit(inline="always")
 def _digits(out, at, value, count):
-    """Write a number with `count` digits. Return where it ends.
+    """Write a number with `count` digits. Return the position after the number.
 
     out     out uint8[…]
     """
@@ -93,12 +94,12 @@ def _digits(out, at, value, count):
 
 @njit(cache=True)
 def _time(data, i, end, operations, part):
-    """Read a cell, data[i:end]. Return False if it does not fit the operations, or is not a valid
-    day and time.
+    """Read a date or time from the cell data[i:end]. Return False if the cell does not fit the
+    operations, or is not a valid day and time.
 
     in      data uint8[…], operations int32[k]
-    out     part int64[16]: by operation the number, with YEAR, MONTH, HOUR whatever they were
-            written as, and ZONE in minutes
+    out     part int64[16]: the number that each operation has read, at the operation's index; YEAR,
+            MONTH and HOUR are numbers in any format, ZONE is in minutes
     """
     part[:] = 0
     for k in range(len(operations)):
@@ -170,8 +171,8 @@ def _is_number(op):
 
 @njit(cache=True)
 def _month(data, i, end, short):
-    """Read the name of a month in any case. Return 16 times its number plus the name's length; 0
-    for none.
+    """Read the name of a month in any case. Return 16 times the month's number plus the name's
+    length; 0 if there is no name of a month.
 
     in      data uint8[…]
     """
@@ -192,7 +193,8 @@ def _month(data, i, end, short):
 
 @njit(cache=True)
 def _zone(data, i, end, part):
-    """Read Z, +HH:MM or +HHMM. Return where it ends, -1 for none.
+    """Read a time zone: Z, +HH:MM or +HHMM. Return the position after it; -1 if there is no time
+    zone.
 
     in      data uint8[…]
     out     part int64[16]: ZONE in minutes
@@ -294,8 +296,8 @@ def _blanks(data, i, end):
 
 @njit(cache=True)
 def _sign_at(data, i, end, signs, sign_ends, last):
-    """Return the length of the sign that begins at data[i], or, for ``last``, that ends at
-    data[end]; 0 for none.
+    """Return the length of the sign that begins at data[i], or of the sign that ends at data[end]
+    if ``last`` is true; 0 if there is no sign.
 
     in      data uint8[…], signs uint8[…], sign_ends int32[k], longer ones first
     """
@@ -314,7 +316,8 @@ def _sign_at(data, i, end, signs, sign_ends, last):
 
 @njit(cache=True)
 def _number(data, i, end, decimal, thousands, percent, signs, sign_ends, out, at):
-    """Write the number data[i:end] from out[at] on. Return where it ends, 0 for none.
+    """Write the number data[i:end] to out, from out[at] on. Return the position after it; 0 if the
+    text is not a number.
 
     in      data uint8[…], signs uint8[…], sign_ends int32[k]
     out     out uint8[…]

@@ -1,5 +1,5 @@
-"""Conversion of cells with a ``ColumnFormat`` into texts that ``convert`` casts: dates and times as
-in ISO 8601, plain numbers, keys in their normal form."""
+"""Conversion of cells with a ``ColumnFormat`` into texts that ``convert`` can cast: dates and times
+in ISO 8601, plain numbers, and keys in their normal form."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def _normal(texts: pa.Array, form: ColumnFormat) -> pa.Array:
 
 
 def _cased(texts: pa.Array, case: str) -> pa.Array:
-    """Change the case of texts. Those that are not ASCII are changed by Python, as Arrow knows no
-    case folding."""
+    """Change the case of texts. Python changes texts that are not ASCII, because Arrow has no case
+    folding."""
     ascii_ = pc.fill_null(pc.string_is_ascii(texts), True)
     changed = pc.ascii_upper(texts) if case == "upper" else pc.ascii_lower(texts)
     if pc.all(ascii_).as_py() is not False:
@@ -153,7 +153,8 @@ def implied_type(form: ColumnFormat) -> pa.DataType | None:
 
 
 def implied_schema(schema: pa.Schema, formats: Mapping[str, ColumnFormat]) -> pa.Schema:
-    """Return the schema with the types that time formats imply in the place of texts."""
+    """Return the schema, in which text columns with a time format have the type that the format
+    implies."""
     return pa.schema(
         [
             f.with_type(implied_type(formats[f.name]) or f.type)
@@ -165,8 +166,8 @@ def implied_schema(schema: pa.Schema, formats: Mapping[str, ColumnFormat]) -> pa
 
 
 def check_texts(name: str, kind: pa.DataType, form: ColumnFormat) -> None:
-    """Check that a column whose format is for texts has texts. Raises ConfigError otherwise. The
-    normal form of a key is allowed for any column; it changes texts only."""
+    """Check that a column whose format applies to texts contains texts. Raises ConfigError
+    otherwise. The normal form of a key is allowed for any column, because it changes texts only."""
     if (form.notation or form.missing) and not (is_text(kind) or pa.types.is_null(kind)):
         raise ConfigError(
             f"formats.{name}",
@@ -182,8 +183,9 @@ def check_formats(
     side: str,
     typed: pa.Schema | None = None,
 ) -> None:
-    """Check formats against the columns. Raises ConfigError for a format of a missing column, or of
-    a column of another type. typed: the columns whose types the file or the table itself has."""
+    """Check formats against the columns. Raises ConfigError for a format of a missing column, or a
+    format that does not apply to the column's type. typed: the columns whose types come from the
+    file or table itself."""
     for name, form in formats.items():
         check_name("formats", f"must name columns of the {side}", name, schema.names)
         kind = schema.field(name).type

@@ -127,7 +127,8 @@ def has_exponents(sample: pa.Array, kind: pa.DataType) -> bool:
 
 
 def infer_time(values: pa.Array) -> pa.DataType:
-    """Infer date32, timestamp[us] with or without UTC, or string from texts."""
+    """Infer the type of times from texts: date32, timestamp[us] with or without UTC; string if they
+    are not times."""
     if _all(values, lambda cells: pc.match_substring_regex(cells, DAY)):
         for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
             if _fits(values, kind):
@@ -153,7 +154,7 @@ def _values(sample: pa.Array) -> pa.Array:
 
 
 def _integers(values: pa.Array, shapes: Shapes) -> bool:
-    """Return whether all number texts are an int64; they may have an exponent."""
+    """Return whether all texts, which are numbers, fit into int64. They may have an exponent."""
     plain = shapes.shape == INTEGER
     return all(
         as_integer(text_of(values[i]), pa.int64()) is not None
@@ -162,8 +163,8 @@ def _integers(values: pa.Array, shapes: Shapes) -> bool:
 
 
 def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
-    """Return the decimal type that holds all of these numbers; string if there is none, or if
-    ``wanted`` is false."""
+    """Return the decimal type that holds all of these numbers; string if no decimal type does, or
+    if ``wanted`` is false."""
     fraction = int(shapes.fraction.max())
     # at least one digit before the point, as a number below 1 has no significant one there
     whole = int(np.maximum(shapes.digits - shapes.fraction, 1).max())

@@ -29,8 +29,8 @@ from semistream.scratch import scratch_directory
 
 
 class Inputs(NamedTuple):
-    """The stream, and the master data with the numbers of rows left out by reason. notes: remarks
-    for the user on the inferred types."""
+    """The inputs of a join of files: the stream, and the master data with the numbers of rows left
+    out by reason. notes: remarks for the user on the inferred types."""
 
     stream: FileSource
     master: SnapshotRelation
@@ -41,9 +41,10 @@ class Inputs(NamedTuple):
 class RoleInput(NamedTuple):
     """A dimension in one of its roles, and how the stream is joined with it.
 
-    rejected: rows of its file left out, by reason; columns: dimension columns to add, with their
-    names in the output; max_unmatched: share of the tuples that may have no row, None: any;
-    from_file: whether its rows were read now, and not published before.
+    rejected: the numbers of left-out rows of its file, by reason; columns: dimension columns to
+    add, with their names in the output; max_unmatched: the share of tuples that may have no row,
+    None for any share; from_file: whether the rows were read from a file now, and not from a
+    snapshot.
     """
 
     name: str
@@ -70,8 +71,8 @@ class StarInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class _Master:
-    """Where master data are, how they are read, and how they are joined. place: prefix of their
-    settings in errors, if they are one dimension of several."""
+    """A source of master data: its place, how it is read, and how the stream is joined with it.
+    place: prefix of its settings in errors, if there are several dimensions."""
 
     on: Mapping[str, str]
     path: Path | None
@@ -89,7 +90,7 @@ class _Master:
         return list(self.on.items())
 
     def identity(self) -> tuple[object, ...]:
-        """Return what two roles have in common that can use one snapshot."""
+        """Return a key that is equal for two roles if they can share one snapshot."""
         assert self.path is not None
         formats = {k: f.model_dump_json() for k, f in self.formats.items()}
         return (
@@ -111,11 +112,11 @@ def open_inputs(
     allow_empty: bool = True,
 ) -> Inputs:
     """Open both inputs by settings like ``JoinFiles`` with one dimension. Columns of unknown type
-    get one.
+    get a type.
 
-    The master data's snapshot is one published before, or a new one of the file, made in ``memory``
-    bytes; ``stack`` closes it. Raises ConfigError for settings that cannot work, and for master
-    data without a row unless ``allow_empty``.
+    The master data are read from an existing snapshot, or published as a new snapshot within
+    ``memory`` bytes; ``stack`` closes it. Raises ConfigError for settings that cannot work, and for
+    master data without a row unless ``allow_empty``.
     """
     stream, ((master, rejected),), notes = _open(
         settings, [_only(settings, allow_empty)], stack, progress, memory
@@ -201,8 +202,8 @@ def _of_role(role: FileRole) -> _Master:
 def _open(
     settings: Any, masters: Sequence[_Master], stack: ExitStack, progress: Progress, memory: int
 ) -> tuple[FileSource, list[tuple[SnapshotRelation, dict[str, int]]], list[str]]:
-    """Open the stream and its master data, as ``open_inputs`` does. Return the stream, the
-    relations with their rows left out by reason, and the remarks."""
+    """Open the stream and its master data, like ``open_inputs``. Return the stream, the relations
+    with the numbers of their left-out rows by reason, and the remarks."""
     csv = {"null_values": settings.null_values, "delimiter": settings.delimiter}
     of_stream, of_masters = settings.formats, list[Mapping[str, ColumnFormat]]()
     for master in masters:
@@ -266,7 +267,7 @@ def _check(master: _Master) -> None:
 
 
 def _known_formats(master: _Master) -> Mapping[str, ColumnFormat]:
-    """Return the formats of the master's columns: those given, or those of the snapshot."""
+    """Return the formats of the master's columns: the declared ones, or those of the snapshot."""
     if master.path is None and (manifest := current_manifest(master.snapshot or "")) is not None:
         if master.formats:
             raise ConfigError(
@@ -280,9 +281,8 @@ def _known_formats(master: _Master) -> Mapping[str, ColumnFormat]:
 
 
 def _source(master: _Master, stream: FileSource, csv: dict[str, Any]) -> FileSource | None:
-    """Open the master's file, None if there is only a snapshot, and give types to the stream's
-    columns and its own that have none. Raises ConfigError if the join columns cannot be compared.
-    """
+    """Open the master's file. Return None if there is only a snapshot. Columns of both inputs
+    without a type get one. Raises ConfigError if the join columns cannot be compared."""
     keys, partners = list(master.on), list(master.on.values())
     flags = ("--types", f"{master.place}.types:" if master.place else "--master-types")
     if master.path is None:
@@ -308,8 +308,8 @@ def _source(master: _Master, stream: FileSource, csv: dict[str, Any]) -> FileSou
 def _publish(
     master: _Master, source: FileSource, root: Path, progress: Progress, memory: int
 ) -> dict[str, int]:
-    """Publish the master's file under ``root``. Return its rows left out by reason. Raises
-    ConfigError if these are more than allowed."""
+    """Publish the master's file under ``root``. Return the numbers of left-out rows by reason.
+    Raises ConfigError if more rows are left out than the settings allow."""
     assert master.path is not None
     of = master.place.removeprefix("dimensions.")
 
@@ -349,7 +349,8 @@ NAMES = {
 
 @contextmanager
 def _placed(place: str) -> Iterator[None]:
-    """Name the settings of a role in errors about it. place: of the role, "" for the only one."""
+    """Add the role's name to the settings that an error names. place: the role's place in the
+    settings; "" if there is only one role."""
     try:
         yield
     except ConfigError as e:
@@ -365,8 +366,8 @@ def _placed(place: str) -> Iterator[None]:
 def assign_types(
     source: FileSource, keys: Sequence[str], other: pa.Schema, partners: Sequence[str]
 ) -> None:
-    """Give a type to each column that has no value in the file: a join column gets the type of its
-    partner in the other input, any other column is a string."""
+    """Give a type to each column without any value in the file. A join column gets the type of its
+    partner in the other input; any other column becomes a string."""
     if not source.schema.names:  # JSON lines without a line, which would show the columns
         source.schema = pa.schema([(key, pa.null()) for key in keys])
     known = {
@@ -386,8 +387,8 @@ def check_key_types(
 ) -> None:
     """Check that the join columns exist and can be compared. Raises ConfigError otherwise.
 
-    pairs: (left column, right column); sides: the inputs' names; flags: those with which the user
-    can give types to their columns.
+    pairs: (left column, right column); sides: the inputs' names; flags: for each input, the flag
+    with which the user can declare types.
     """
     try:
         resolve_keys(left, right, pairs, sides=sides)

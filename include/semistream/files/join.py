@@ -38,8 +38,8 @@ SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
 
 
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
-    """Join files, and give the output files their names when all is complete. Raises ConfigError
-    for settings that cannot work."""
+    """Join files. The output files get their names only when all of them are complete. Raises
+    ConfigError for settings that cannot work."""
     start = time.perf_counter()
     if not settings.auto:
         find_algorithm(settings.algorithm)
@@ -99,9 +99,9 @@ def _open(
     tuples: float,
     note: Callable[[str, pa.RecordBatch], None],
 ) -> Star:
-    """Open the joins. What the settings leave open is chosen by the cost models: how M is split and
-    which roles are held whole, then each role's algorithm and its sizes. The summary gets the
-    roles, and the reason. note: gets the tuples without a match in a role."""
+    """Open the joins. The cost models choose what the settings leave open: how M is split, which
+    roles are held whole in memory, and each role's algorithm and sizes. The roles and the reason
+    are written to the summary. note: a function that gets the tuples without a match in a role."""
     roles = {
         role.name: StarRole(
             role.name, role.master, tuple(role.on), role.columns, role.join_type, role.many
@@ -165,8 +165,8 @@ def _open_role(
     costs: Costs,
     tuples: float,
 ) -> tuple[SemiStreamJoin, str]:
-    """Open the join with a role. Return it, and the reason of the choices that the settings left
-    open."""
+    """Open the join with a role. Return the join, and the reason for the choices that the settings
+    left open."""
     memory, on, master = share.memory, list(role.on), role.master
     algorithm, parameters, reason = settings.algorithm, settings.parameters, ""
     size = master.tuple_count * master.tuple_bytes

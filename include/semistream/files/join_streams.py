@@ -67,11 +67,11 @@ class StreamsSummary(JoinSummary):
 
 
 def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsSummary:
-    """Join two streams, and give the output files their names when all is complete.
+    """Join two streams. The output files get their names only when all of them are complete.
 
-    Both streams are read in turns, each in its own order: the next chunk is of the stream whose
-    event time is behind, or else of the one of which less has been read. Raises ConfigError for
-    settings that cannot work.
+    The streams are read in turns, each in its order: the next chunk comes from the stream whose
+    event time is behind, or otherwise from the stream of which less has been read. Raises
+    ConfigError for settings that cannot work.
     """
     start = time.perf_counter()
     _check(settings)
@@ -129,7 +129,7 @@ def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsS
 
 
 class _Stream:
-    """One side of the join: its file, its sources of punctuations, and its part of the file of
+    """One side of the join: its file, its sources of punctuations, and its entries in the file of
     punctuations."""
 
     def __init__(self, settings: JoinStreams, side: int):
@@ -191,7 +191,7 @@ class _Stream:
 
 def _behind(step: Step, stream: _Stream) -> Iterator[Step]:
     """Split a step's tuples at each position for which the file of punctuations has an entry. Yield
-    the parts in order, each with the punctuations that follow it."""
+    the parts in order, each with the punctuations that come after it."""
     first, count = 0, step.tuples.num_rows
     while stream.waiting and stream.waiting[0][0] <= stream.rows + count:
         after, _, plain = heapq.heappop(stream.waiting)
@@ -203,8 +203,8 @@ def _behind(step: Step, stream: _Stream) -> Iterator[Step]:
 
 
 def _punctuations(path: Path | None, side: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """Read a side's entries of the file of punctuations, as a heap of (after, line, pattern).
-    Raises ConfigError for a malformed line."""
+    """Read the entries for one side from the file of punctuations. Return them as a heap of (after,
+    line, pattern). Raises ConfigError for a malformed line."""
     found: list[tuple[int, int, dict[str, Any]]] = []
     if path is None:
         return found
@@ -246,8 +246,8 @@ def _slices(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def _interleaved(streams: list[_Stream], join: StreamStreamJoin) -> Iterator[tuple[int, Chunk]]:
-    """Yield (side, chunk) of both streams in turns: next is the stream whose event time is behind,
-    or else the one of which less has been read."""
+    """Yield (side, chunk) of both streams in turns. The next chunk comes from the stream whose
+    event time is behind, or otherwise from the stream of which less has been read."""
     chunks = [_slices(s.source.chunks()) for s in streams]
     left = {LEFT, RIGHT}
 
@@ -271,7 +271,7 @@ def _interleaved(streams: list[_Stream], join: StreamStreamJoin) -> Iterator[tup
 
 
 def _assign_types(settings: JoinStreams, streams: list[_Stream]) -> None:
-    """Give types to columns that have none, and check the columns that the settings name."""
+    """Give types to columns without a type, and check the columns that the settings name."""
     for one, other in zip(streams, reversed(streams), strict=True):
         assign_types(one.source, one.on, other.source.schema, other.on)
         for setting in ("time", "punctuations"):
@@ -316,7 +316,7 @@ def _parameters(s: JoinStreams) -> dict[str, Any]:
 
 
 def _as_rows(propagated: Propagated) -> pa.RecordBatch:
-    """Return propagated punctuations as rows of their file."""
+    """Convert propagated punctuations into rows of the file of punctuations."""
     plain = [*propagated.constants.to_pylist(), *propagated.patterns]
     texts = [json.dumps(p, default=str, ensure_ascii=False) for p in plain]
     return pa.RecordBatch.from_arrays(
@@ -326,8 +326,8 @@ def _as_rows(propagated: Propagated) -> pa.RecordBatch:
 
 
 def _moment(summary: StreamsSummary, join: StreamStreamJoin) -> None:
-    """Record how many tuples the join holds now. If there are too many records, every other one is
-    dropped."""
+    """Record how many tuples the join holds now. If there are too many records, every other record
+    is dropped."""
     left, right = join.stats.sides
     summary.over_time.append(
         {

@@ -1,4 +1,4 @@
-"""The summary of a join of files: what came of its rows, in each role and in all."""
+"""The summary of a join of files: what happened to its rows, in each role and overall."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ UNMATCHED = 0.5  # share of rows without master data of which the summary warns
 
 @dataclass
 class RoleSummary:
-    """The results in one role. Reads in bytes; memory in bytes, of which ``memory_budget`` is the
-    role's share."""
+    """The results in one role. Reads and memory are in bytes; ``memory_budget`` is the role's share
+    of M."""
 
     role: str
     algorithm: str
@@ -40,8 +40,8 @@ class RoleSummary:
 
 @dataclass
 class Summary(JoinSummary):
-    """The results of a join of a stream's file with master data. Reads in bytes. Where there are
-    several roles, numbers are those of all together; ``statistics`` are those of the only one."""
+    """The results of a join of a stream's file with master data. Reads are in bytes. If there are
+    several roles, the numbers are totals; ``statistics`` exist only for a single role."""
 
     reason: str = ""  # why these algorithms
     rows_read: int = 0
@@ -65,8 +65,8 @@ class Summary(JoinSummary):
 
 
 class TooManyUnmatched(SemistreamError):
-    """More rows have no master row than the settings allow. why: sentences on near misses; role: in
-    which they have none, "" for the only one."""
+    """More tuples have no master row than the settings allow. why: sentences on near misses; role:
+    the role without a match, "" if there is only one role."""
 
     def __init__(self, unmatched: int, read: int, limit: float, why: list[str], role: str = ""):
         super().__init__(
@@ -141,9 +141,9 @@ def total(summary: Summary, star: Star, inputs: StarInputs, seconds: float) -> N
 
 
 def judge(summary: Summary, samples: dict[str, SampledKeys], inputs: StarInputs) -> None:
-    """Add warnings to the summary if many rows have no row in a role, with the likely reason.
-    Raises TooManyUnmatched if more have none than the settings allow. samples: unmatched keys, by
-    role."""
+    """Add warnings to the summary if many tuples have no row in a role, with the likely reason.
+    Raises TooManyUnmatched if more tuples have none than the settings allow. samples: unmatched
+    keys, by role."""
     several = len(inputs.roles) > 1
     unparsable = 0 if several else summary.unmatched.get(UNPARSABLE, 0)
     for found in summary.roles:
@@ -167,7 +167,8 @@ def judge(summary: Summary, samples: dict[str, SampledKeys], inputs: StarInputs)
 
 
 def _near_misses(found: RoleSummary, role: RoleInput, sample: SampledKeys) -> str:
-    """Return what would make many unmatched keys of a role match; "" if nothing is found."""
+    """Return a sentence that says which change would make many unmatched keys of a role match; ""
+    if nothing is found."""
     keys = sample.keys()
     if keys is None or not is_suspicious(found.matched, found.unmatched.get(NO_MATCH, 0)):
         return ""

@@ -1,5 +1,5 @@
-"""Kernels that find the values of JSON objects, strictly by RFC 8259. Each value is known as it is
-written, and one malformed object costs only its line.
+"""Kernels that find the values of JSON objects, strictly by RFC 8259. Each value keeps its notation
+in the file, and a malformed object costs only its line.
 
 NaN, Infinity and -Infinity, which many programs write, are accepted as numbers.
 """
@@ -23,12 +23,12 @@ LENGTHS = np.array([4, 5, 4, 3, 8])
 
 @njit(cache=True)
 def scan(data, bounds, final, listed, keys, key_ends, starts, ends, good, at, until, kind, unknown):
-    """Find the objects of data, and their values of the known keys. Return (objects and malformed
+    """Find the objects in data, and their values of the known keys. Return (objects and malformed
     lines, bytes consumed, unknown keys found).
 
-    bounds: where each object's text ends, if that is known; then nothing else ends one. final:
-    nothing follows the data; listed: the objects are in a list, with commas between them. A key is
-    compared as it is written, backslashes and all.
+    bounds: where each object's text ends, if known; then nothing else ends an object. final:
+    whether nothing follows the data; listed: whether the objects are elements of a list, separated
+    by commas. Keys are compared as they are in the file, including backslashes.
 
     in      data uint8[n], bounds int64[m], keys uint8[…], key_ends int64[c]
     out     starts int64[r], ends int64[r], good bool[r]: of each object or malformed line;
@@ -129,7 +129,7 @@ def _object(data, i, n, keys, key_ends, at, until, kind, unknown, found):
 
 @njit(cache=True)
 def _find(data, start, end, keys, key_ends, guess):
-    """Return the number of a key, -1 if it is unknown. The key after the previous one is tried
+    """Return the number of a key; -1 if the key is unknown. The key number ``guess`` is tried
     first.
 
     in      data uint8[…], keys uint8[…], key_ends int64[c]
@@ -323,7 +323,8 @@ def _blanks(data, i, n):
 
 @njit(cache=True)
 def gather(data, at, until, wanted, offsets, out):
-    """Concatenate the texts of a column.
+    """Concatenate the wanted texts data[at:until] of a column, each up to the offset where the next
+    one begins.
 
     in      data uint8[n], at int32[r], until int32[r], wanted bool[r], offsets int32[r + 1]
     out     out uint8[…]

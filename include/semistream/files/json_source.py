@@ -1,6 +1,6 @@
-"""JSON files: one object a line, objects over several lines, or a list of objects.
+"""JSON files: one object on each line, objects over several lines, or a list of objects.
 
-Values are texts, as they are written, until their column's type is known.
+Values are texts, exactly as in the file, until their column's type is known.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ UNBOUNDED = np.zeros(0, np.int64)
 
 
 class JsonSource(TextSource):
-    """JSON objects. Types are inferred from a sample. Fields that the sample lacks are ignored, and
-    counted."""
+    """JSON objects. Types are inferred from a sample. Fields that do not occur in the sample are
+    ignored, and counted."""
 
     def columns(self, path: Path) -> list[str] | None:
         keys = _Keys([])
@@ -50,7 +50,7 @@ class JsonSource(TextSource):
         return keys.names or None
 
     def read_as(self, schema: pa.Schema, declared: Iterable[str] = ()) -> None:
-        """Use the types of another schema, with its columns that the sample lacks."""
+        """Use the types of another schema, and add its columns that the sample lacks."""
         more = [f for f in schema if f.name not in self.schema.names]
         super().read_as(schema, declared)
         self.schema = pa.schema([*self.schema, *more])
@@ -109,8 +109,8 @@ class JsonSource(TextSource):
             )
 
     def parse(self, values: pa.Array) -> Chunk:
-        """Read a binary array, each of whose values is one object, such as a column of Kafka. The
-        chunk's lines are the numbers of the values, from 1."""
+        """Read a binary array in which each value is one JSON object, such as a column of Kafka.
+        The chunk's lines are the numbers of the values, from 1."""
         keys, values = _Keys(self.schema.names), values.fill_null(b"")
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
@@ -144,8 +144,8 @@ class JsonSource(TextSource):
             data, final = blocks.send(at)
 
     def _raw(self, objects: _Objects, lines: np.ndarray, path: str) -> Raw:
-        """Return objects as rows of texts, in the columns of the schema. Objects that are
-        malformed, or have a string with broken escapes, are rejected. lines: int64[r], the line of
+        """Return objects as rows of texts, in the columns of the schema. Malformed objects, and
+        objects with a string whose escapes are broken, are rejected. lines: int64[r], the line of
         each object."""
         bad = objects.malformed()
         columns: list[pa.Array] = []
@@ -183,7 +183,7 @@ class JsonSource(TextSource):
 
 def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:
     """Return the positions, int64[k], of JSON values that are not of the column's type, such as a
-    string among numbers. With a declared format of times or numbers only strings fit."""
+    string among numbers. If a format of times or numbers is declared, only strings fit."""
     if form is not None and form.notation:
         return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, STRING, ESCAPED)))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -210,8 +210,8 @@ class _Column(NamedTuple):
 
 
 class _Keys:
-    """The known keys, by how they are written in the file: a name may be written with and without
-    escape sequences."""
+    """The known keys, each with all its notations in the file: a name may be written with or
+    without escape sequences."""
 
     def __init__(self, names: Sequence[str]):
         self.spellings: dict[bytes, str] = {
@@ -227,7 +227,7 @@ class _Keys:
     def scan(
         self, data: np.ndarray, bounds: np.ndarray, final: bool, listed: bool, most: int
     ) -> _Objects:
-        """Find at most `most` objects. Keys that were not known are added to the known ones."""
+        """Find at most `most` objects. Unknown keys are added to the known ones."""
         while True:
             keys, count = list(self.spellings), len(self.spellings)
             ends = np.cumsum([len(k) for k in keys], dtype=np.int64)
@@ -271,7 +271,7 @@ class _Keys:
                 )
 
     def _learn(self, spelling: bytes) -> None:
-        """Add a key to the known ones, as it is written in the file."""
+        """Add a key in this notation to the known keys."""
         try:
             name = json.loads(b'"' + spelling + b'"')
             name.encode()
@@ -301,7 +301,7 @@ class _Objects(NamedTuple):
         return self.data[self.starts[i] : self.ends[i]].tobytes()
 
     def malformed(self) -> dict[int, str]:
-        """Return the position of each text that is no JSON object, and the reason."""
+        """Return the reason why a text is not a JSON object, by the text's position."""
         return {i: _why(self.text(i)) for i in np.flatnonzero(~self.good).tolist()}
 
     def has(self, name: str) -> bool:
@@ -341,8 +341,8 @@ class _Objects(NamedTuple):
 
 
 def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndarray) -> pa.Array:
-    """Return the pieces data[at:until] of data, uint8[n], as a binary array, with null where no
-    value is present."""
+    """Return the pieces data[at:until] of data, uint8[n], as a binary array. Where no value is
+    present, the array has null."""
     offsets = np.zeros(len(at) + 1, np.int32)
     np.cumsum(np.where(present, until - at, 0), out=offsets[1:])
     out = np.empty(offsets[-1], np.uint8)
@@ -354,8 +354,8 @@ def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndar
 
 
 def _unescape(cells: list[bytes | None], positions: list[int]) -> list[int]:
-    """Replace escape sequences in strings by their meaning. Return the positions of strings with
-    invalid ones, which become null."""
+    """Replace escape sequences in strings by the characters that they denote. Return the positions
+    of strings with invalid escapes, which become null."""
     broken = []
     try:
         meant = json.loads(b'["' + b'","'.join(cells[i] or b"" for i in positions) + b'"]')
@@ -374,7 +374,7 @@ def _unescape(cells: list[bytes | None], positions: list[int]) -> list[int]:
 
 
 def _why(text: bytes) -> str:
-    """Return why a text is no JSON object."""
+    """Return the reason why a text is not a JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as e:

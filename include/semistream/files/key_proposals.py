@@ -1,5 +1,5 @@
-"""Proposals of keys: the columns by which a stream is joined with a master file, and those that
-identify its tuples, found from some rows of both."""
+"""Proposals of keys, found from some rows of both files: the columns by which a stream is joined
+with a master file, and the columns that identify the stream's tuples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEARLY = 0.95  # share of distinct values from which a column with such a name i
 
 class Pair(NamedTuple):
     """A stream column and a master column. rate: share of the stream's keys that have a master row,
-    whatever their form; score: how likely they are to be joined, 0 to 1."""
+    in any notation; score: how likely the two columns are to be joined, 0 to 1."""
 
     stream: str
     master: str
@@ -46,11 +46,12 @@ class Pair(NamedTuple):
 class KeyProposal:
     """A proposed join key.
 
-    on: pairs of columns; rate: share of the looked-up tuples with a key that have a master row,
-    in whatever form; tuples: their number; distinct: share of the master's rows that
-    differ in the key; business_key: columns that identify a master row, if the key does not;
-    formats: with the normal forms that the keys need, by stream column; stream_texts, master_texts:
-    columns to be read as texts; others: further pairs that match.
+    on: pairs of columns; rate: among the looked-up tuples that have a key, the share that has a
+    master row, in any notation; tuples: the number of looked-up tuples; distinct: number of
+    distinct keys divided by the number of the master's rows; business_key: columns that identify a
+    master row, if the key does not; formats: the formats, by stream column, including the normal
+    forms that the keys need; stream_texts, master_texts: columns to be read as texts; others:
+    further pairs that match.
     """
 
     on: dict[str, str]
@@ -70,15 +71,16 @@ class KeyProposal:
 
 
 class Ids(NamedTuple):
-    """Columns that identify a stream tuple. duplicates: tuples whose id came before."""
+    """Columns that identify a stream tuple. duplicates: the number of tuples with an id that
+    occurred before."""
 
     columns: tuple[str, ...]
     duplicates: int
 
 
 def propose_key(stream: DetectedFile, master: DetectedFile) -> KeyProposal | None:
-    """Return the most likely join key of a master file, None if no column of it has the stream's
-    values."""
+    """Return the most likely join key of a master file; None if none of its columns has the
+    stream's values."""
     rows = _spread(stream.rows.num_rows)
     keys = {c: plain(stream.key(c).take(rows)) for c in stream.columns if _is_key(stream, c)}
     theirs = {c: plain(master.key(c)) for c in master.columns if _is_key(master, c)}
@@ -115,7 +117,7 @@ def propose_key(stream: DetectedFile, master: DetectedFile) -> KeyProposal | Non
 
 
 def given_key(stream: DetectedFile, master: DetectedFile, on: dict[str, str]) -> KeyProposal:
-    """Return a join key that the user gave, with what its proposal would have."""
+    """Return a join key that the user gave, with the same statistics as a proposed key."""
     rows = _spread(stream.rows.num_rows)
     keys = {c: plain(stream.key(c).take(rows)) for c in on}
     theirs = {c: plain(master.key(c)) for c in on.values()}
@@ -128,8 +130,8 @@ def given_key(stream: DetectedFile, master: DetectedFile, on: dict[str, str]) ->
 
 
 def identifying(of: DetectedFile) -> Ids:
-    """Return the columns that identify a row of a file: one, else the fewest together; none if
-    even those leave more than a few rows that are the same."""
+    """Return the columns that identify a row of a file: a single column, or else the smallest
+    combination. The result is empty if every combination leaves more than a few equal rows."""
     count = of.rows.num_rows
     columns = [c for c in of.columns if _is_key(of, c)]
     distinct = {c: _distinct([of.written(c)]) for c in columns}
@@ -148,8 +150,8 @@ def identifying(of: DetectedFile) -> Ids:
 
 
 def plain(texts: pa.Array) -> pa.Array:
-    """Return keys in a form that does not depend on how they are written: without blanks around
-    them, in lower case, without leading zeros, and without a fraction of zeros."""
+    """Return keys in a form that does not depend on their notation: without blanks around them, in
+    lower case, without leading zeros, and without a fraction of zeros."""
     texts = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
     texts = pc.replace_substring_regex(texts, r"^0+([0-9])", r"\1")
@@ -170,14 +172,14 @@ def _is_key(of: DetectedFile, column: str) -> bool:
 
 
 def _spread(rows: int) -> pa.Array:
-    """Return the positions of the rows whose keys are looked up, spread over all of them."""
+    """Return the positions of the rows whose keys are looked up, spread evenly over all rows."""
     count = min(rows, TUPLES)
     return pa.array((np.arange(count) * (rows / max(count, 1))).astype(np.int64))
 
 
 def _pairs(keys: dict[str, pa.Array], theirs: dict[str, pa.Array], file: str) -> list[Pair]:
-    """Return the pairs of columns that may be joined, the likeliest first. file: the master
-    file's name."""
+    """Return the pairs of columns that may be joined, the likeliest first. theirs: the master's
+    keys by column; file: the master file's name."""
     pairs = []
     for m, values in theirs.items():
         there = pc.unique(values.drop_null())
@@ -195,8 +197,8 @@ def _pairs(keys: dict[str, pa.Array], theirs: dict[str, pa.Array], file: str) ->
 
 
 def _likeness(stream: str, master: str, file: str) -> float:
-    """Return how alike two columns' names are, 0 to 1. file: the master file's name, which a
-    stream's column often has."""
+    """Return the similarity of two columns' names, 0 to 1. file: the master file's name, which is
+    often a part of the stream column's name."""
     s, m, f = (re.sub(r"[\W_]+", "", name).lower() for name in (stream, master, file))
     if s == m or s in (f + m, f.removesuffix("s") + m):
         return 1.0
@@ -210,8 +212,8 @@ def _likeness(stream: str, master: str, file: str) -> float:
 def _scored(
     pairs: Sequence[Pair], keys: dict[str, pa.Array], theirs: dict[str, pa.Array]
 ) -> tuple[Sequence[Pair], float, float, float]:
-    """Return (pairs, share of the stream's keys that have a master row, share of the master's rows
-    with a key that differ in it, score)."""
+    """Score several pairs as one key. Return (pairs, share of the stream's keys that have a master
+    row, distinct keys divided by the master's rows, score)."""
     there = _joined([theirs[p.master] for p in pairs]).drop_null()
     known = _joined([keys[p.stream] for p in pairs]).drop_null()
     distinct = pc.unique(there)
@@ -221,7 +223,7 @@ def _scored(
 
 
 def _joined(columns: Sequence[pa.Array]) -> pa.Array:
-    """Return the keys of several columns as texts, null where a column is."""
+    """Return the keys of several columns as texts. A key is null if one of its columns is null."""
     return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, SEPARATOR)
 
 
@@ -232,8 +234,8 @@ def _distinct(columns: Sequence[pa.Array]) -> int:
 def _with_forms(
     key: KeyProposal, stream: DetectedFile, master: DetectedFile, rows: pa.Array
 ) -> KeyProposal:
-    """Return the key with the types and the normal forms that its columns need to match as they
-    are written, and with the share that then matches."""
+    """Return the key with the types and normal forms that its columns need to match exactly, and
+    with the share that then matches."""
     ours, their_texts, columns = [], [], []
     for s, m in key.on.items():
         kinds = stream.rows.schema.field(s).type, master.rows.schema.field(m).type
@@ -269,7 +271,8 @@ def _with_forms(
 def _comparable(
     ours: Sequence[pa.Array], theirs: Sequence[pa.Array]
 ) -> tuple[list[pa.Array], list[pa.Array]]:
-    """Return some distinct keys of the stream, and the master's keys that may be the same."""
+    """Return some distinct keys of the stream, and the keys of the master that may be equal to
+    them."""
     mine = _joined([plain(c) for c in ours])
     there = _joined([plain(c) for c in theirs])
     found = pc.and_(mine.is_valid(), pc.is_in(mine, pc.unique(there.drop_null())))

@@ -36,8 +36,8 @@ def publish_file(
     """Publish a snapshot of a master file under ``root``. Return its manifest, and the numbers of
     rows left out by reason.
 
-    name: of the master relation, by default the file's name up to its first dot; memory, flush: as
-    for ``publish_snapshot``. Raises ConfigError for a file without a row that has a key, unless
+    name: the master relation's name, by default the file's name up to its first dot; memory, flush:
+    see ``publish_snapshot``. If no row of the file has a key, ConfigError is raised unless
     ``allow_empty``; the current version then stays.
     """
     rejected: Counter[str] = Counter()
@@ -81,6 +81,6 @@ def no_rows(parameter: str, where: str) -> ConfigError:
 
 
 def _has_key(rows: pa.RecordBatch, on: list[str]) -> bool:
-    """Return whether a row has a value in each join column."""
+    """Return whether some row has a value in each join column."""
     keyed = [rows.column(name).is_valid() for name in on]
     return bool(pc.any(reduce(pc.and_, keyed)).as_py())

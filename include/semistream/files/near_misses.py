@@ -1,5 +1,5 @@
-"""Why keys of a stream match no master row: those that would match if both sides were written in
-one form, and the setting ``formats`` that gives them this form."""
+"""The reason why keys of a stream match no master row: which keys would match if both sides had the
+same form, and the setting ``formats`` that converts them to this form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_WORDS = pa.array([], pa.string())
 @dataclass(frozen=True)
 class Form:
     """A form in which keys can be compared. setting: the part of a column's ``formats`` that
-    converts its keys to the form; words: describes the form within a sentence."""
+    converts keys to the form; words: a description of the form for use within a sentence."""
 
     setting: dict[str, Any]
     words: str
@@ -52,10 +52,11 @@ FORMS = (
 
 class SampledKeys:
     """A sample of the join keys of tuples without a match, at most 2 ``SAMPLE``, drawn evenly over
-    the stream. The distance between two drawn tuples is random, as a fixed one could coincide with
-    a period of the stream.
+    the stream. The distance between two drawn tuples is random, because a fixed distance could
+    coincide with a period of the stream.
 
-    columns: the positions of the stream's join columns, in the order of R's."""
+    columns: the positions of the stream's join columns, in the order of R's.
+    """
 
     def __init__(self, names: Sequence[str], columns: Sequence[int]):
         self._names, self._columns = list(names), list(columns)
@@ -63,7 +64,7 @@ class SampledKeys:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, unmatched: pa.RecordBatch) -> None:
-        """Draw some of these tuples, and add the keys of the drawn ones that matched no master row.
+        """Draw some of these tuples, and add the keys of drawn tuples that matched no master row.
         unmatched: stream tuples as an operator returns them, with the reason in the last column."""
         before, self._seen = self._seen, self._seen + unmatched.num_rows
         positions = list[int]()
@@ -91,7 +92,7 @@ class SampledKeys:
         return np.random.default_rng(0)  # made where it is needed, as its import takes 10 ms
 
     def keys(self) -> pa.RecordBatch | None:
-        """Return the sampled keys, one a row, or None if no tuple was drawn."""
+        """Return the sampled keys as rows; None if no tuple was drawn."""
         return pa.concat_batches(self._batches) if self._batches else None
 
 
@@ -99,10 +100,12 @@ class SampledKeys:
 class NearMisses:
     """Sampled keys that would match some row of R in another form.
 
-    keys, matches: numbers of distinct keys, looked at and matched; forms: the forms to convert to,
-    by stream column; formats: the setting that does so, by stream column, including the format that
-    its master column already has; example: a sampled key, and the key of R that it would match;
-    rows, of: the rows of R that were read, and all of them."""
+    keys, matches: the numbers of distinct keys that were examined, and that matched; forms: the
+    forms to convert to, by stream column; formats: the setting for this conversion, by stream
+    column, including the format that its master column already has; example: a sampled key, and the
+    key of R that it would match; rows, of: the numbers of R's rows that were read, and of all its
+    rows.
+    """
 
     keys: int
     matches: int
@@ -114,12 +117,12 @@ class NearMisses:
 
     @property
     def declaration(self) -> str:
-        """The setting as written in a job: ``{product: {trim: true}}``."""
+        """The setting in a job's notation: ``{product: {trim: true}}``."""
         return f"{{{', '.join(f'{c}: {_yaml(form)}' for c, form in self.formats.items())}}}"
 
     @property
     def flags(self) -> str:
-        """The setting as written on the command line."""
+        """The setting as flags of the command line."""
         return " ".join(f"--formats '{c}={_yaml(form)}'" for c, form in self.formats.items())
 
     def __str__(self) -> str:
@@ -145,7 +148,7 @@ class NearMisses:
 
 def is_suspicious(matched: int, unmatched: int) -> bool:
     """Return whether the share of tuples without a match is high enough to look for near misses.
-    matched, unmatched: numbers of tuples; tuples without a key count in neither."""
+    matched, unmatched: numbers of tuples, both without the tuples that have no key."""
     return unmatched > SHARE * (matched + unmatched)
 
 
@@ -155,12 +158,12 @@ def comparable(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses | None:
-    """Find the fewest forms in which most keys without a match have one. None: no key column is a
-    text, or fewer than ``LEAST`` of the keys would match.
+    """Find the smallest set of forms in which most keys without a match have one. Return None if no
+    key column is a text, or if fewer than ``LEAST`` of the keys would match.
 
     keys: the stream's join columns of tuples without a match, in the order of R's; at most
-    ``SAMPLE`` distinct ones are looked at. All forms are tried in one pass over R's key columns;
-    then one after the other is given up while ``KEPT`` of the matches stay.
+    ``SAMPLE`` distinct keys are examined. All forms are applied in one pass over R's key columns.
+    Then forms are dropped one by one, as long as ``KEPT`` of the matches stay.
     """
     kinds = relation.keys.types
     texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
@@ -202,8 +205,8 @@ Forms = dict[int, list[Form]]  # by the number of the text column
 
 def needed_forms(keys: Sequence[pa.Array], master: Sequence[pa.Array]) -> dict[int, dict[str, Any]]:
     """Return the part of ``formats`` that most of the keys need to match the master's, by the
-    number of the column. keys, master: distinct keys, an array for each join column, in one type
-    on both sides."""
+    number of the column. keys, master: distinct keys, an array for each join column; the types of
+    both sides are equal."""
     kinds = [column.type for column in keys]
     compared = _Compared(_Keys(_distinct(keys), kinds), _Keys(_distinct(master), kinds))
     texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
@@ -224,13 +227,13 @@ def _distinct(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
 
 
 class _Compared:
-    """A sample of keys, and keys of R, compared in any forms."""
+    """A sample of keys and keys of R, which can be compared in any forms."""
 
     def __init__(self, sample: _Keys, master: _Keys):
         self._sample, self._master = sample, master
 
     def matches(self, forms: Forms) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """Return the sampled keys that match in these forms, each with a key of R."""
+        """Return the sampled keys that match in these forms, each with a matching key of R."""
         there = dict(zip(self._written(self._master, forms), self._master.keys, strict=True))
         return {
             key: there[form]
@@ -239,7 +242,7 @@ class _Compared:
         }
 
     def fewest(self, forms: Forms) -> Forms:
-        """Return the fewest of these forms in which most of the matches stay."""
+        """Return the smallest subset of these forms in which most of the matches stay."""
         most = len(self.matches(forms))
         for form in FORMS:
             for i in forms:
@@ -259,8 +262,8 @@ class _Compared:
 def _candidates(
     relation: SnapshotRelation, wanted: _Keys, forms: Forms
 ) -> tuple[list[tuple[Any, ...]], int]:
-    """Read R's key columns, and return the keys that may match one of ``wanted`` in all forms, and
-    the number of rows read: all, or of a large R evenly strided partitions."""
+    """Read R's key columns. Return the keys that may match one of ``wanted`` in all forms, and the
+    number of rows read. Of a large R, evenly spaced partitions are read."""
     sought = _skeletons(wanted.columns, lambda i, column: _in_form(column, forms[i]), forms)
     width = max(int(relation.tuple_bytes), 1)
     found, rows, began = dict[tuple[Any, ...], None](), 0, time.monotonic()
@@ -282,8 +285,8 @@ def _candidates(
 def _skeletons(
     columns: Sequence[pa.Array], written: Callable[[int, pa.Array], pa.Array], forms: Forms
 ) -> pa.Array:
-    """Return a text for each key. Keys that are equal in all forms have the same text, and other
-    keys seldom do. Comparing these texts takes a tenth of the time that the forms take."""
+    """Return a text for each key. Keys that are equal in all forms have the same text; other keys
+    seldom do. Comparing these texts takes a tenth of the time of converting keys to the forms."""
     texts = [
         _skeleton(written(i, column)) if i in forms else column.cast(pa.string())
         for i, column in enumerate(columns)
@@ -302,7 +305,8 @@ def _in_form(texts: pa.Array, forms: Sequence[Form]) -> pa.Array:
 
 
 def _in_form_if_needed(texts: pa.Array, forms: Sequence[Form]) -> pa.Array:
-    """Convert the texts that are not ASCII: the skeleton of an ASCII text is that of its form."""
+    """Convert only the texts that are not ASCII. An ASCII text has the same skeleton before and
+    after the conversion."""
     plain = pc.string_is_ascii(texts)
     if pc.all(plain).as_py() is not False:
         return texts

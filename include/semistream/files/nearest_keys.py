@@ -25,8 +25,8 @@ Key = tuple[Any, ...]
 
 
 class NearestKeys(NamedTuple):
-    """The nearest keys of R to each of some keys, nearest first. rows, of: the rows of R that were
-    read, and all of them."""
+    """The nearest keys of R to each of some keys, nearest first. rows, of: the numbers of R's rows
+    that were read, and of all its rows."""
 
     found: list[list[Key]]
     rows: int
@@ -34,8 +34,8 @@ class NearestKeys(NamedTuple):
 
 
 class _Texts(NamedTuple):
-    """Keys as texts. lengths: in signs, int64[n]; signatures: uint64[n], a bit for each sign that
-    occurs; an edit changes at most two bits."""
+    """Keys as texts. lengths: in characters, int64[n]; signatures: uint64[n], with a bit for each
+    character that occurs; an edit changes at most two bits."""
 
     texts: pa.Array
     lengths: np.ndarray
@@ -43,12 +43,12 @@ class _Texts(NamedTuple):
 
 
 def nearest_keys(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearestKeys:
-    """Find the keys of R that differ from each key in at most ``EDITS`` signs, and in fewer for
+    """Find the keys of R that differ from each key in at most ``EDITS`` characters, or fewer for
     short keys.
 
-    keys: join columns in the order of R's. Blanks at the ends, case, leading zeros, and ".0" behind
-    an integer make no difference. Of an R of more than ``ROWS`` rows, or one that is slow to read,
-    a part is read, evenly strided.
+    keys: join columns in the order of R's. Blanks at the ends, case, leading zeros, and ".0" after
+    an integer make no difference. If R has more than ``ROWS`` rows or is slow to read, only evenly
+    spaced parts of it are read.
     """
     wanted = _texts(relation.keys.canonical(keys.columns))
     points = [_points([text])[0] for text in wanted.texts.to_pylist()]
@@ -76,8 +76,9 @@ def _nearest(
     columns: Sequence[pa.Array],
     known: list[tuple[int, int, str, Key]],
 ) -> list[tuple[int, int, str, Key]]:
-    """Return the nearest of known keys and of further ones, each (edits, difference in length,
-    text, key). text: the code points of the wanted key n, uint32[m]."""
+    """Return the nearest keys among the known ones and further candidates, each as (edits,
+    difference in length, text, key). text: the code points of the wanted key n, uint32[m]; there:
+    the candidates."""
     most = min(EDITS, len(text) // SIGNS)
     longer = np.abs(there.lengths - len(text))
     unlike = np.bitwise_count(there.signatures ^ wanted.signatures[n])
@@ -95,9 +96,10 @@ def _nearest(
 
 
 def distances(text: np.ndarray, others: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the edit distances (Levenshtein) of a text from others, int64[n].
+    """Return the edit distances (Levenshtein) between a text and others, int64[n].
 
-    text: code points, uint32[m]; others: uint32[n, width], of which ``lengths``, int64[n], count.
+    text: code points, uint32[m]; others: uint32[n, width]; lengths: int64[n], the code points of
+    each.
     """
     count, width = others.shape
     positions = np.arange(width + 1)

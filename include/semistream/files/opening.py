@@ -44,9 +44,9 @@ def open_source(
 ) -> FileSource:
     """Open a data file or directory, and find its schema.
 
-    side: the input's name in errors; kind: csv, json or parquet, if empty by the file's name;
-    types: by column, or names of types, in the place of inferred ones; formats: by column;
-    options: of a dimension's files, in the place of null_values and delimiter.
+    side: the input's name in errors; kind: csv, json or parquet, by default according to the file's
+    name; types: types, or names of types, by column, which replace inferred ones; formats: by
+    column; options: the options of a dimension's files, which replace null_values and delimiter.
     Raises ConfigError for a file that cannot be read in this way.
     """
     reading = Reading(tuple(null_values), delimiter, formats=formats or {})
@@ -86,8 +86,8 @@ def open_source(
 
 
 def check_options(place: str, options: Mapping[str, str]) -> None:
-    """Check the options of a dimension's files. place: names them in errors. Raises ConfigError for
-    one that is not known."""
+    """Check the options of a dimension's files. place: the name of the options in errors. Raises
+    ConfigError for an unknown option."""
     for name, value in options.items():
         if name.lower() not in OPTIONS:
             near = get_close_matches(name.lower(), OPTIONS, 1)
@@ -102,8 +102,8 @@ def check_options(place: str, options: Mapping[str, str]) -> None:
 def reading_of(
     options: Mapping[str, str], formats: Mapping[str, ColumnFormat], place: str
 ) -> Reading:
-    """Return how files are written, according to options as Spark has them. place: names them in
-    errors. Raises ConfigError for a value that is not possible."""
+    """Return how files are written, according to options with the names that Spark uses. place: the
+    name of the options in errors. Raises ConfigError for an impossible value."""
     options = {k.lower(): v for k, v in options.items()}
     separator = options.get("sep", options.get("delimiter", ""))
     signs = {
@@ -153,15 +153,16 @@ def read_files(
     schema: pa.Schema | None = None,
     declared: Sequence[str] = (),
 ) -> FileSource:
-    """Open files of a known format. schema: of their columns, if known; declared: columns of it
-    whose types were not inferred. Raises ConfigError as ``open_source`` does."""
+    """Open files of a known format. schema: the schema of the files, if known; declared: the
+    columns of this schema whose types were not inferred. Raises ConfigError as ``open_source``
+    does."""
     types = {} if schema is None else {name: schema.field(name).type for name in declared}
     return SOURCES[kind](side, paths, types, reading, schema)
 
 
 def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
-    """Check that no file is in a Hive-style directory such as year=2026, whose column is not in the
-    file. Raises ConfigError otherwise."""
+    """Check that no file is in a Hive-style directory such as year=2026, because the files lack
+    that column. Raises ConfigError otherwise."""
     for file in files:
         if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
             raise ConfigError(

@@ -1,4 +1,5 @@
-"""The output files of a join of files, and the part of its summary that all such joins have."""
+"""The output files of a join of files, and the part of the summary that is the same for all such
+joins."""
 
 from __future__ import annotations
 
@@ -44,8 +45,9 @@ class JoinSummary:
         return dict(vars(self))
 
     def set_totals(self, statistics: Any, joined: int, read: int, seconds: float) -> None:
-        """Set the totals. statistics: the operator's; joined, read: stream tuples that it took in,
-        and with those that could not be parsed; seconds: of the whole command."""
+        """Set the totals. statistics: the operator's statistics; joined: stream tuples that the
+        operator took in; read: these, and tuples that could not be parsed; seconds: the time of the
+        whole command."""
         self.output_rows, self.memory_peak = statistics.output_rows, statistics.memory_peak
         self.service_rate = joined / statistics.seconds if statistics.seconds else 0.0
         self.rate = read / seconds if seconds else 0.0
@@ -53,8 +55,8 @@ class JoinSummary:
 
 
 class Outputs(ExitStack):
-    """The output files of a join, which get their names together when all are complete; a context
-    manager, which deletes incomplete files on an error.
+    """The output files of a join, as a context manager. All files get their names together when all
+    are complete; after an error, incomplete files are deleted.
 
     joined: the file of the joined rows, which gets its name last.
     """
@@ -67,7 +69,8 @@ class Outputs(ExitStack):
         self._files = [self.joined]
 
     def open(self, name: str, schema: pa.Schema) -> OutputFile | None:
-        """Open the file that the setting ``name`` gives; None if it gives none."""
+        """Open the output file whose path the setting ``name`` gives; return None if the setting is
+        empty."""
         path = getattr(self._settings, name)
         if path is None:
             return None
@@ -75,7 +78,7 @@ class Outputs(ExitStack):
         return self._files[-1]
 
     def finish(self) -> None:
-        """Write the remaining rows. The files do not have their names yet."""
+        """Write the remaining rows. The files get their names only later, in ``publish``."""
         for file in self._files:
             file.finish()
 
@@ -90,12 +93,13 @@ class Outputs(ExitStack):
 
 
 class Unmatched:
-    """The unmatched rows of one input. They are written to the file that the setting ``name``
-    gives, if it gives one. Rows that could not be parsed are also counted, and the summary shows
-    some of them.
+    """The unmatched rows of one input. If the setting ``name`` gives a file, they are written
+    there. Rows that could not be parsed are also counted, and the summary shows some of them.
 
-    schema: of the operator's unmatched tuples, whose last column is the reason; counts: rows by
-    reason; roles: whether the file says in which role a row is unmatched."""
+    schema: the schema of the operator's unmatched tuples, whose last column is the reason; counts:
+    numbers of rows by reason; roles: whether the file has a column for the role in which a row is
+    unmatched.
+    """
 
     def __init__(
         self,
@@ -153,9 +157,9 @@ class Unmatched:
 def check_paths(
     settings: Any, inputs: Sequence[str], outputs: Sequence[str], dimensions: Iterable[Path] = ()
 ) -> None:
-    """Check that the output files can be written, and that each is a file of its own. Raises
-    ConfigError otherwise. inputs, outputs: the names of the settings that give the paths;
-    dimensions: further inputs."""
+    """Check that the output files can be written, and that no two paths are the same. Raises
+    ConfigError otherwise. inputs, outputs: the names of the settings with the paths; dimensions:
+    further inputs."""
     stats = settings.stats
     for name in outputs:
         if (path := getattr(settings, name)) is not None:

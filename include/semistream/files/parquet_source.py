@@ -1,4 +1,4 @@
-"""Parquet files, in their own types."""
+"""Parquet files, read with the types that they store."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ FIRST_DAY, FIRST_TIME = date(1582, 10, 15), datetime(1900, 1, 1, tzinfo=UTC)
 
 
 class ParquetSource(FileSource):
-    """Parquet files. If they differ in a column's type, the type that holds all of them is used.
+    """Parquet files. If they differ in a column's type, a type is used that holds the values of all
+    of them.
 
-    rows, size: most rows and bytes of a file that are read at a time; threads: whether several
-    threads decode.
+    rows, size: the largest numbers of a file's rows and bytes that are read at a time; threads:
+    whether several threads decode.
     """
 
     rows, size, threads = 65_536, 8_000_000, True
@@ -109,7 +110,7 @@ class ParquetSource(FileSource):
 
 
 def _reject_legacy_times(path: Path, rows: pa.RecordBatch, first: int, legacy: bool) -> Raw:
-    """Return the rows, with those rejected whose times are in the Julian calendar.
+    """Return the rows, without those whose times are in the Julian calendar, which are rejected.
 
     first: number of the file's rows before these; legacy: whether Spark's legacy mode has written
     the file.

@@ -1,5 +1,6 @@
 """``python -m semistream.files.precompile [NAME …]``: compile the kernels of `semistream join` and
-`join-streams` into Numba's cache, for all algorithms by default, so that no run waits for it."""
+`join-streams` into Numba's cache, by default for all algorithms, so that no later run waits for the
+compiler."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ def precompile(names: Sequence[str]) -> None:
 
 
 def _join_star(directory: Path, cases: Sequence[dict[str, Any]]) -> None:
-    """Join a stream with two dimensions, one of which has several rows of a key; held whole, and
-    not."""
+    """Join a stream with two dimensions, one of which has several rows for a key. The dimensions
+    are held whole in memory in one join, and not in another."""
     integers, texts = cases[1], cases[3]
     stream = _write(
         directory / "star.parquet",
@@ -121,8 +122,8 @@ def _integers(directory: Path, kind: str) -> dict[str, Any]:
 
 
 def _texts(directory: Path, kind: str) -> dict[str, Any]:
-    """Return a case with several master tuples of a key, stream tuples without a key, and strings
-    in both relations."""
+    """Return a test case with several master tuples for a key, stream tuples without a key, and
+    strings in both relations."""
     return {
         "master": _write(
             directory / f"mt.{kind}",
@@ -156,7 +157,7 @@ def _composites(directory: Path, kind: str) -> dict[str, Any]:
 
 
 def _declared_formats(directory: Path) -> dict[str, Any]:
-    """Return a case with columns in declared formats, and rows that cannot be read."""
+    """Return a test case with columns in declared formats, and rows that cannot be read."""
     rows = [f"{i % 28 + 1:02d}/01/2024;1.0{i % 90 + 10},50;Key {i % 99}" for i in range(1000)]
     (directory / "f.csv").write_text("\n".join(["day;price;code", *rows, "no date;x;y;z", '"']))
     keys = {"k": [f"key {i}" for i in range(99)], "v": range(99)}

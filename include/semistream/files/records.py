@@ -1,5 +1,5 @@
-"""The records of a CSV text, split strictly by RFC 4180, so that one malformed record costs only
-itself."""
+"""The records of a CSV text, split strictly by RFC 4180. A malformed record does not affect the
+others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CR, LF = 13, 10
 
 
 class Records(NamedTuple):
-    """The records of a text. starts, ends: int64[n], without the line end; fields: int32[n], 0 if
-    the quotes are wrong; consumed: bytes parsed."""
+    """The records of a text. starts, ends: int64[n], positions without the line end; fields:
+    int32[n], the numbers of fields, 0 if the quotes are wrong; consumed: bytes parsed."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -28,7 +28,8 @@ def split_records(
 ) -> Records:
     """Find the complete records of data (uint8[n]).
 
-    quote, escape: -1 for none; final: nothing follows; keep_empty: an empty line is a record.
+    quote, escape: -1 for none; final: whether nothing follows the data; keep_empty: whether an
+    empty line is a record.
     """
     most = np.count_nonzero(data == LF) + np.count_nonzero(data == CR) + 1
     starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)

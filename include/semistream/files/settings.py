@@ -28,7 +28,8 @@ OF_ONE = ("snapshot", "master_types", "master_format", "master_formats", "allow_
 
 
 class FileRole(Role):
-    """A role of a dimension in a join of files: as in a job, and how its file is read."""
+    """A role of a dimension in a join of files: a job's role, with the options for reading its
+    file."""
 
     snapshot: Path | None = Field(
         None,
@@ -42,8 +43,8 @@ class FileRole(Role):
 
 
 class JoinFiles(JoinSettings):
-    """The settings of a join of files. Several dimensions are given in the place of ``master``,
-    ``on``, ``columns`` and the other settings of one."""
+    """The settings of a join of files. To join several dimensions, ``dimensions`` replaces
+    ``master``, ``on``, ``columns`` and the other settings of a single dimension."""
 
     stream: Path = Field(
         description="The stream's tuples: a CSV, JSON lines or Parquet file "
@@ -157,7 +158,8 @@ class JoinFiles(JoinSettings):
 
 
 def _read_here(role: Any) -> Any:
-    """Return a role with a dimension of its own if it names a snapshot, and no other place."""
+    """Return the settings of a role. If the role names only a snapshot, its dimension is declared
+    in it."""
     if isinstance(role, dict) and "snapshot" in role and not {"path", "dimension"} & role.keys():
         return {**role, "dimension": {}}
     return role
@@ -195,7 +197,8 @@ UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 def duration(text: Any) -> Any:
-    """Convert a text such as 10s, 5min, 1h to a timedelta, and one without a unit to an integer."""
+    """Convert a text such as 10s, 5min or 1h to a timedelta, and a text without a unit to an
+    integer."""
     if not isinstance(text, str):
         return text
     if text.strip().isdigit():

@@ -36,7 +36,8 @@ def shapes_of(texts: pa.Array) -> Shapes:
 
 
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a string or binary array as (offsets int32[n + 1], data uint8[…], valid bool[n])."""
+    """Return the buffers of a string or binary array: (offsets int32[n + 1], data uint8[…], valid
+    bool[n])."""
     _, offsets, data = texts.buffers()
     if not len(texts):
         return np.zeros(1, np.int32), np.zeros(0, np.uint8), np.zeros(0, bool)
@@ -103,7 +104,7 @@ def _shapes(offsets, data, valid, shape, digits, fraction):  # noqa: PLR0912 - o
 
 @njit(cache=True)
 def _special(data, i, end):
-    """Return SPECIAL for inf, Infinity, nan and NaN, else OTHER.
+    """Return SPECIAL for the texts inf, Infinity, nan and NaN; OTHER for any other text.
 
     in      data uint8[…]
     """

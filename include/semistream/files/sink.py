@@ -1,4 +1,5 @@
-"""The writer of Arrow batches to CSV, JSON lines or Parquet. A file gets its name at the end."""
+"""The writer of Arrow batches to CSV, JSON lines or Parquet. A file gets its name when it is
+complete."""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ JSON_VALUES = 20_000  # values converted to Python objects at a time
 
 
 class OutputFile:
-    """A file that appears under its name when it is complete; a context manager, which deletes the
-    incomplete file on an error.
+    """An output file, as a context manager. It appears under its name when it is complete; after an
+    error, the incomplete file is deleted.
 
-    Rows go to a temporary file in the same directory. A thread encodes them while the next rows are
-    gathered. Raises ConfigError for a format, a directory or a type that cannot be written.
+    Rows are written to a temporary file in the same directory. A thread encodes them while the next
+    rows are gathered. Raises ConfigError for a format, a directory or a type that cannot be
+    written.
     """
 
     def __init__(self, side: str, path: Path, schema: pa.Schema):
@@ -140,8 +142,8 @@ def _plain(value: Any) -> Any:
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
     """Return the format of an output file, by its name: csv, json or parquet. Raises ConfigError
-    for another ending, for a directory that cannot be written, and for a type of the schema that
-    the format does not have."""
+    for another ending, for a directory that cannot be written, and for a type that the format does
+    not have."""
     kind = FORMATS.get(path.suffix, "")
     if not kind:
         raise ConfigError(

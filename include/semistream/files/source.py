@@ -1,7 +1,7 @@
 """The reader of data files as Arrow batches, a block at a time. Malformed rows are set apart, as
 text.
 
-This one reader serves the console, dimensions, a load's tasks and its proof.
+The console, dimensions, the tasks of a load and its proof all use this reader.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Piece = TypeVar("Piece")
 class Rejected(NamedTuple):
     """A row that could not be read: its text, the reason, and its position.
 
-    line: number in the file, from 1; in a Parquet file the row's number; id: the row's id columns
-    as a text, if they can be read (see ``FileSource.identify``).
+    line: the line's number in the file, from 1; in a Parquet file the row's number; id: the row's
+    id columns as a text, if they can be read (see ``FileSource.identify``).
     """
 
     text: str
@@ -50,8 +50,8 @@ class Rejected(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk of a source. rows: in the source's schema; lines: int64[rows], the line of each, as
-    in ``Rejected``."""
+    """A chunk of a source. rows: rows in the source's schema; lines: int64[rows], the line of each
+    row, as in ``Rejected``."""
 
     rows: pa.RecordBatch
     rejected: list[Rejected]
@@ -59,11 +59,12 @@ class Chunk(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Rows in the file's own types.
+    """Rows in the types that the file stores.
 
-    rejected: rows that could not be read even so; text: returns the text of a row, None if the file
-    has no text; lines: int64[rows], the line of each row; unlike: by column, the positions,
-    int64[k], of JSON values of another kind than the column, such as a text among numbers.
+    rejected: rows that could not be read even in these types; text: returns the text of a row, None
+    if the file has no text; lines: int64[rows], the line of each row; unlike: by column, the
+    positions, int64[k], of JSON values of another kind than the column, such as a text among
+    numbers.
     """
 
     rows: pa.RecordBatch
@@ -75,11 +76,13 @@ class Raw(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How text files are written. An empty string means the default: as delimiter a comma, or a tab
-    in .tsv files; no escape character, as a quote is doubled inside quotes; UTF-8 as encoding.
+    """The notation of text files. An empty string means the default: for the delimiter a comma, or
+    a tab in .tsv files; for the escape character none, because a quote inside quotes is doubled;
+    for the encoding UTF-8.
 
-    null_values: cells that mean null, besides an empty one; formats: of the columns with a declared
-    format, also in Parquet files."""
+    null_values: cells that mean null, besides an empty one; formats: the declared formats by
+    column, also for Parquet files.
+    """
 
     null_values: tuple[str, ...] = ()
     delimiter: str = ""
@@ -91,9 +94,9 @@ class Reading:
 
 
 class FileSource(ABC):
-    """A data file, or several of the same columns.
+    """A data file, or several files with the same columns.
 
-    schema: a column without any value has the type null until ``assign_types`` gives it one.
+    schema: a column without any value has the type null until ``assign_types`` gives it a type.
     """
 
     def __init__(
@@ -104,8 +107,8 @@ class FileSource(ABC):
         reading: Reading,
         schema: pa.Schema | None = None,
     ):
-        """Open the files. types: declared types of columns; schema: of all columns, if it need not
-        be inferred."""
+        """Open the files. types: declared types of columns; schema: the whole schema, if it need
+        not be inferred."""
         self.side, self.paths, self.reading = side, list(paths), reading
         self.bytes_total, self.bytes_done = sum(p.stat().st_size for p in paths), 0
         self.notes: list[str] = []  # remarks for the user on the inferred types
@@ -136,12 +139,13 @@ class FileSource(ABC):
         )
 
     def only(self, columns: Sequence[str]) -> None:
-        """Restrict the source to these columns. A row may have any value in the others."""
+        """Restrict the source to these columns. Rows are not rejected for their values in other
+        columns."""
         self.schema = pa.schema([self.schema.field(c) for c in columns])
 
     def read_as(self, schema: pa.Schema, declared: Iterable[str] = ()) -> None:
-        """Use the types of another schema in the place of the inferred ones. declared: columns
-        whose types were not inferred there."""
+        """Use the types of another schema instead of the inferred ones. declared: columns whose
+        types in that schema were not inferred."""
         self.schema = pa.schema(
             [
                 f.with_type(schema.field(f.name).type) if f.name in schema.names else f
@@ -151,7 +155,7 @@ class FileSource(ABC):
         self.declared = frozenset(declared)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all rows, in order. May be called again."""
+        """Yield all rows, in order. This method may be called again."""
         done = 0
         for path in self.paths:
             yield from self.read(path, done)
@@ -225,7 +229,7 @@ class FileSource(ABC):
     def _first_pieces(
         self, pieces: Callable[[Path], Iterable[Piece]], size: Callable[[Piece], int]
     ) -> list[Piece]:
-        """Return the pieces from which types are inferred: the first ones of each sampled file.
+        """Return the pieces from which types are inferred: the first pieces of each sampled file.
         pieces: yields the pieces of a file; size: returns the bytes of a piece."""
         found: list[Piece] = []
         for path, left in self._samples():
