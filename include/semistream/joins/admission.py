@@ -1,4 +1,4 @@
-"""The way of stream tuples from the stream buffer into H_S."""
+"""The path of stream tuples from the stream buffer into H_S."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LONG_ROWS = 256  # the most rows of a joined batch of tuples that are too long f
 def enter(
     h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics, most: int = NO_LIMIT
 ) -> int:
-    """Move tuples from the buffer into H_S and Q, as many as fit and at most `most`. Return their
-    number: 0 if H_S is empty and the first tuple is too long for it."""
+    """Move as many tuples as fit, and at most `most`, from the buffer into H_S and Q. Return their
+    number. The number is 0 if the first tuple does not even fit into an empty H_S."""
     now = time.perf_counter()
     count = h_s.admit(buffer, most)
     statistics.waited_seconds += count * (now - buffer.arrived)
@@ -35,7 +35,8 @@ def fill(
     """READ stream tuples into H_S and Q until `most` have entered or H_S is full. Return True then,
     and False if the buffer ran empty first.
 
-    Tuples that are too long for an empty H_S are joined from the buffer, through R's index.
+    Tuples that are too long for an empty H_S are joined directly from the buffer, through R's
+    index.
     """
     while len(buffer):
         count = enter(h_s, buffer, output.statistics, most)
@@ -47,8 +48,8 @@ def fill(
 
 
 def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, None, None]:
-    """Join and remove the buffer's tuples that are at least as long as its first one, which an
-    empty H_S cannot hold. This reads all partitions that may hold their keys."""
+    """Join the buffer's tuples that are at least as long as its first one, which does not fit into
+    an empty H_S, and remove them. This reads all partitions that may hold their keys."""
     long = buffer.sizes >= buffer.sizes[0]
     rows = buffer.rows[long]
     keys, of = np.unique(buffer.codes[rows], return_inverse=True)

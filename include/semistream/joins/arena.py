@@ -1,8 +1,9 @@
 """The memory of one operator: the budget M, and arrays whose pages take memory only once they are
 written.
 
-Each array is a memory mapping of its own, with the largest size that it may ever need: anonymous,
-or a `Region` that another process can map too. `release` gives an array's last pages back.
+Each array is a separate memory mapping, with the largest size that it may ever need: an anonymous
+mapping, or a `Region` that another process can map too. `release` returns an array's last pages to
+the system.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Region(mmap.mmap):
 
     @classmethod
     def of(cls, array: np.ndarray) -> Region | None:
-        """Return the region that an array lies in; None if the array lies elsewhere."""
+        """Return the region that contains an array; None if the array is elsewhere."""
         base: Any = array
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -90,9 +91,9 @@ class Region(mmap.mmap):
 def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
     """Return a zeroed array whose pages become resident when first written.
 
-    Large arrays get huge pages: a look-up by a random key touches a page of its own, and the
-    processor translates addresses faster where pages are few. Raises TooMuchMemory if the system
-    refuses the array.
+    Large arrays get huge pages, because nearly every look-up by a random key touches a different
+    page, and the processor translates addresses faster if there are few pages. Raises TooMuchMemory
+    if the system refuses the array.
     """
     dtype = np.dtype(dtype)
     size = max(count, 1) * width * dtype.itemsize
@@ -137,7 +138,8 @@ def _most_mapped() -> int:
 
 
 def release(array: np.ndarray, first: int) -> None:
-    """Give back the pages behind array[first:]. These elements read as zero afterwards."""
+    """Return the memory of the pages after array[first:] to the system. These elements read as zero
+    afterwards."""
     start = -(-(array.ctypes.data + first * array.strides[0]) // _PAGE) * _PAGE
     end = array.ctypes.data + array.nbytes
     if end > start:

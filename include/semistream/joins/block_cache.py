@@ -38,10 +38,10 @@ FADE = 0.9  # the share of a block's utility that remains when blocks are chosen
 
 
 class BlockCache(Part):
-    """A cache of whole blocks of R, with a hash table over their keys. Utility decides at each plan
-    which blocks are cached.
+    """A cache of whole blocks of R, with a hash table over their keys. At each plan, the blocks'
+    utility decides which of them are cached.
 
-    utility: float32[N]; cached: bool[N], which blocks are.
+    utility: float32[N]; cached: bool[N], whether each block is cached.
     """
 
     # bytes beside those of MasterCache: a key's block number; a block's utility and its flag
@@ -76,9 +76,9 @@ class BlockCache(Part):
         arrived: float,
         output: Output,
     ) -> Generator[JoinOutput, None, StreamBuffer]:
-        """Join the tuples whose blocks are cached, and count the utility of all blocks. codes:
-        int64[n]; arrived: the time at which the tuples came. Return the tuples that have to wait
-        for a block; a tuple whose key is in none is unmatched at once."""
+        """Join the tuples whose blocks are cached, and count the utility of all blocks. A tuple
+        whose key is in no block is unmatched at once. Return the tuples that have to wait for a
+        block. codes: int64[n]; arrived: the time at which the tuples came."""
         spans = self.master.partitions_of(codes)
         home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
         self.utility += np.bincount(home[home >= 0], minlength=len(self.utility)).astype(np.float32)
@@ -93,7 +93,7 @@ class BlockCache(Part):
 
     def replace(self, plan: np.ndarray) -> None:
         """Evict the cached blocks that are less useful than blocks of the plan, int64[n]. ``see``
-        then caches the latter."""
+        caches the blocks of the plan when they are read."""
         held = np.flatnonzero(self.cached)
         either = np.concatenate([held, plan[~self.cached[plan]]])
         best = either[np.argsort(-self.utility[either], kind="stable")[: self.capacity]]
@@ -136,7 +136,8 @@ class BlockCache(Part):
         self._entering, self._staged = set(), []
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the utility and the flag of each block. The cached tuples can be read from R."""
+        """Return, for each block, its utility and whether it is cached. The cached tuples can be
+        read from R."""
         return {"blocks": pa.table({"utility": self.utility, "cached": self.cached})}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:

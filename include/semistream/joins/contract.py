@@ -25,8 +25,8 @@ from semistream.settings import Settings
 
 
 class Begun(NamedTuple):
-    """The state at the start of an iteration: the time on the join's clock, and the bytes read so
-    far."""
+    """The state at the start of an iteration: the time on the join's clock, and the bytes read
+    until then."""
 
     at: float
     bytes_read: int
@@ -63,13 +63,13 @@ class SemiStreamJoin(ABC):
 
     @property
     def cached(self) -> int:
-        """Master tuples in H_R, or in what the algorithm has instead."""
+        """Number of master tuples in H_R, or in the algorithm's counterpart of H_R."""
         return self.held.tuples if self.held else 0
 
     @property
     def keeps_all(self) -> bool:
-        """Whether H_R has room for all of R and reads each part of it once, so that nothing is
-        gained when tuples wait."""
+        """Whether H_R has room for all of R and reads each part of R once, so that waiting gains
+        nothing."""
         return False
 
     @property
@@ -81,8 +81,8 @@ class SemiStreamJoin(ABC):
         return self.output.unmatched_schema
 
     def begin(self, at: float) -> None:
-        """Record the start of a micro-batch, a time on time.perf_counter. Tuples that come before
-        the next call count as waiting since then."""
+        """Record the start of a micro-batch, ``at`` on the clock time.perf_counter. The waiting
+        time of tuples that come before the next call counts from this time."""
         if not self._waiting():
             self.stats.micro_batches.clear()
         self.stats.micro_batches.append(at)
@@ -102,20 +102,20 @@ class SemiStreamJoin(ABC):
         return self.clock.timed(self._drain(), self._account)
 
     def keep_up(self, seconds: float, bound: float) -> Iterator[JoinOutput]:
-        """Run the disk-probing phase as often as is needed for no tuple to wait longer than `bound`
-        seconds. seconds: time since the last call. Call this after every batch, while the stream
+        """Run the disk-probing phase often enough that no tuple waits longer than `bound` seconds.
+        seconds: time since the last call. Call this method after every batch, while the stream
         buffer is empty, so that the reads are spread over time."""
         return self.clock.timed(self._keep_up(seconds / bound, bound), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
-        """Return the join's state between two calls. changes: only the changes since the last
-        snapshot are needed; a join that does not track them returns the whole state."""
+        """Return the join's state between two calls. changes: whether the changes since the last
+        snapshot suffice; a join that does not track changes returns the whole state."""
         return self._snapshot(changes).held()
 
     def save(self, path: str | Path, before: str = "") -> None:
-        """Write a snapshot without holding it in memory. before: name of the state saved before, in
-        the same directory; then changes since that state suffice. Raises StateError if that file is
-        damaged."""
+        """Write a snapshot without holding it in memory. before: name of the previously saved state
+        in the same directory; if given, the changes since that state suffice. Raises StateError if
+        that file is damaged."""
         self._snapshot(bool(before)).write(path, before)
 
     def _snapshot(self, changes: bool) -> JoinState:
@@ -161,9 +161,9 @@ class SemiStreamJoin(ABC):
         """Run the outer loop once, without input."""
 
     def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
-        """Run what an empty stream buffer starts: by default nothing, as an iteration waits for w
-        tuples or for a full H_S. iterated: whether this call of `process` has already run an
-        iteration."""
+        """Run the steps that an empty stream buffer triggers. By default there are none, because an
+        iteration waits for w tuples or for a full H_S. iterated: whether this call of `process` has
+        already run an iteration."""
         return iter(())
 
     def _drain(self) -> Iterator[JoinOutput]:
@@ -178,9 +178,9 @@ class SemiStreamJoin(ABC):
         after p + 1."""
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Return whether the next iteration must run now, because R has been passed over fewer than
-        `passes` times. age: seconds; a join that knows the age of each tuple compares the oldest
-        one with it instead."""
+        """Return whether the next iteration must run now, because there were fewer than `passes`
+        passes over R. age: seconds; a join that knows the age of each tuple compares the oldest
+        tuple's age with `age` instead."""
         return self.passes < passes
 
     def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
@@ -194,12 +194,12 @@ class SemiStreamJoin(ABC):
         self._pass_over(passes)
 
     def _go_on(self) -> Iterator[JoinOutput]:
-        """Run one step of the disk-probing phase although H_S is not full, as a bound on waiting
-        requires it."""
+        """Run one step of the disk-probing phase although H_S is not full, because a bound on
+        waiting requires a step."""
         return self.iterate()
 
     def _pass_over(self, passes: float) -> None:
-        """Record how far R has been passed over. passes: the passes that were due."""
+        """Record how much of R has been passed over. passes: the passes that were due."""
         self._kept_up = self.passes
 
     def _state(self) -> State:
@@ -211,7 +211,7 @@ class SemiStreamJoin(ABC):
         return tables, values
 
     def _changes(self) -> State | None:
-        """Return the changes of the state since the last snapshot; None: the whole state must be
+        """Return the changes of the state since the last snapshot; None if the whole state must be
         saved."""
         return None
 
@@ -280,7 +280,7 @@ class SemiStreamJoin(ABC):
         yield from self._stream_buffer_empty(self.stats.iteration_count > before)
 
     def _take_in(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
-        """Take in a chunk: count its tuples, output those without a key, and pass the others on to
+        """Take in a chunk: count its tuples, output tuples without a key, and pass the others on to
         `_take`."""
         batch = as_stored(chunk, self.spec.stream)
         codes, valid = self.spec.keys.stream_codes(batch)

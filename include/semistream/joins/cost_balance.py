@@ -1,8 +1,8 @@
 """The cost-balanced inequality of ELEVATORJOIN, which chooses the join values that H_R holds.
 
-`joins/elevatorjoin.py` derives it. A value with n stream tuples a sweep and m master tuples is
-worth caching if n v_S > 2 phi (m v_R + v_E). phi is the stops' share of the cost of a miss, or 0
-while there is memory that H_S has no use for.
+`joins/elevatorjoin.py` derives the inequality. A value with n stream tuples per sweep and m master
+tuples is worth caching if n v_S > 2 phi (m v_R + v_E). phi is the stops' share of the cost of a
+miss, or 0 while there is memory that H_S cannot use.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Stopwatch:
 
 
 class MissCosts:
-    """phi, the stops' share of the cost of a miss: given, or measured sweep by sweep.
+    """phi, the stops' share of the cost of a miss. It is given, or measured in every sweep.
 
-    misses: all time that misses cost in this sweep; disk: the part of it for reading R and probing.
+    misses: the whole time that misses cost in this sweep; disk: the part of this time for reading R
+    and probing.
     """
 
     def __init__(self, given: float, clock: Clock):
@@ -52,8 +53,9 @@ class MissCosts:
         self.misses, self.disk, self.stops = Stopwatch(clock), Stopwatch(clock), 0
 
     def end_sweep(self, sweeps: int) -> None:
-        """Update phi from the sweep that ends, the sweeps-th one. A stop's own cost, c_I, cannot be
-        timed apart from its tuples' and is taken to be `ITERATION_COST`."""
+        """Update phi at the end of a sweep. sweeps: the number of sweeps that have ended. A stop's
+        fixed cost, c_I, cannot be timed separately from the cost of its tuples; it is assumed to be
+        `ITERATION_COST`."""
         spent, disk = self.misses.seconds, self.disk.seconds
         if self._measured and spent > 0:
             now = (disk + min(self.stops * ITERATION_COST, spent - disk)) / spent
@@ -73,10 +75,10 @@ class Values(NamedTuple):
 
 
 class CostBalance:
-    """The choice of join values for H_R, and their way into its switching buffer.
+    """The choice of join values for H_R, and their transfer into its switching buffer.
 
-    most_cached: the most master tuples in H_R; whole: whether all of R fits, so that every value is
-    chosen.
+    most_cached: the largest number of master tuples in H_R; whole: whether all of R fits, so that
+    every value is chosen.
     """
 
     def __init__(
@@ -87,8 +89,8 @@ class CostBalance:
         self.v_r, self.strings = cached_bytes(spec), has_strings(spec.fetched_schema)
 
     def worth(self, n: np.ndarray, m: np.ndarray | int, phi: float) -> np.ndarray:
-        """Return n v_S / (2 phi (m v_R + v_E)) of each join value: the value is worth caching if
-        this exceeds 1. n: its stream tuples in a sweep; m: its master tuples."""
+        """Return n v_S / (2 phi (m v_R + v_E)) of each join value. A value is worth caching if this
+        exceeds 1. n: stream tuples of each value in a sweep; m: its master tuples."""
         return n * self.h_s.tuple_bytes / (2 * max(phi, 1e-9) * (m * self.v_r + self.h_r.ENTRY))
 
     def worth_keeping(self, phi: float) -> np.ndarray:
@@ -101,8 +103,9 @@ class CostBalance:
         """SWITCH the values that satisfy the inequality into the switching buffer, best first, as
         far as they fit. Return whether the switching buffer should be moved to H_R now.
 
-        visit: the partition's last visit, whose absent values are judged; counts: int32[n], the
-        stream tuples that each tuple of the partition matched in all visits; budget: bytes of H_R.
+        visit: the partition's last visit, which has the tuples with absent values; counts:
+        int32[n], the stream tuples that each tuple of the partition matched in all visits; budget:
+        bytes of H_R.
         """
         h_r = self.h_r
         # stream tuples that a value with one master tuple needs
@@ -153,7 +156,8 @@ class CostBalance:
     def _stage(
         self, partition: DiskPartition, values: Values, chosen: np.ndarray, budget: int
     ) -> bool:
-        """Put the chosen values into the switching buffer. Return whether some did not fit."""
+        """Put the chosen values into the switching buffer. Return whether some values did not
+        fit."""
         h_r, (rows, group, keys, n, m) = self.h_r, values
         size = m * h_r.slot + h_r.ENTRY
         if len(chosen) and self.strings:
@@ -180,7 +184,7 @@ class CostBalance:
 
 
 def _surely(n: np.ndarray, phi: float) -> np.ndarray:
-    """Return n minus one standard deviation of a Poisson count, which chance may have added.
-    Without it, each value that came once would count as one that comes once a sweep. While memory
-    costs nothing (phi is 0), return n."""
+    """Return n minus one standard deviation of a Poisson count, the part that chance may have
+    added. Otherwise each value that came once by chance would count as a value that comes once per
+    sweep. While memory costs nothing (phi is 0), return n."""
     return n - np.sqrt(n) if phi else n

@@ -16,7 +16,7 @@ TAKEN_BYTES = 128 << 10
 
 
 class DiskPartition:
-    """A disk partition, whose key codes are read at once and whose payload is read on first use."""
+    """A disk partition. Its key codes are read at once, its payload on first use."""
 
     def __init__(self, spec: JoinSpec, number: int):
         self._spec, self.number = spec, number
@@ -25,7 +25,8 @@ class DiskPartition:
 
     def firsts(self, span: tuple[int, int]) -> np.ndarray:
         """Return the first partition that may hold each tuple's key, int32[n]. All partitions of
-        the span are read together; if this is the only one, it is the first for all tuples."""
+        the span are read together; if this is the only partition of the span, it is the first for
+        all tuples."""
         if span[1] - span[0] == 1:
             return np.full(len(self.codes), self.number, np.int32)
         return np.ascontiguousarray(self._spec.master.partitions_of(self.codes)[:, 0])
@@ -63,8 +64,9 @@ class DiskPartition:
 def tuples_of(
     spec: JoinSpec, keys: np.ndarray
 ) -> Iterator[tuple[DiskPartition, np.ndarray, np.ndarray]]:
-    """Yield R's tuples with these key codes, as (partition, rows, index): the ascending rows
-    int64[n] in the partition, and the index int64[n] of each row's key in `keys`."""
+    """Yield the tuples of R that have these key codes, as (partition, rows, index). rows: int64[n],
+    ascending positions in the partition; index: int64[n], the position of each row's key in `keys`.
+    """
     if not len(keys):
         return
     spans = spec.master.partitions_of(keys)
@@ -90,7 +92,7 @@ def tuples_of(
 
 
 def expand(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Repeat each index as often as its count says, and number the repetitions. For counts [2, 0,
-    1] return ([0, 0, 2], [0, 1, 0])."""
+    """Repeat each index as often as its count says, and number the repetitions of each. For counts
+    [2, 0, 1] return ([0, 0, 2], [0, 1, 0])."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

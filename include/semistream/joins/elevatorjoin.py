@@ -254,8 +254,8 @@ class Elevatorjoin(SemiStreamJoin):
         return math.ceil(passes * self.master.partition_count)
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Return whether the elevator must go on to its next stop so that R is passed over `passes`
-        times."""
+        """Return whether the elevator must go on to its next stop, because there would be fewer
+        than `passes` passes over R otherwise."""
         at, sweeps = self.h_s.next(self.position), self.sweeps
         if at < 0:
             at, sweeps = self.h_s.next(0), sweeps + 1
@@ -275,7 +275,7 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def _price(self) -> float:
-        """phi, or 0 while there is memory that H_S has no use for."""
+        """phi, or 0 while there is memory that H_S cannot use."""
         spare = self.pool - self.h_r.used - self.h_s.size > self.pool // SWITCH_SHARE
         return (
             0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes else self.costs.phi
@@ -283,7 +283,7 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
         """SWITCH the join values that are worth their memory into the switching buffer. MOVE that
-        buffer to H_R if much of what waits has waited for its values, or if it is full."""
+        buffer to H_R if many waiting tuples have one of its values, or if the buffer is full."""
         if self.balance.switch(visit, partition, counts, self._price, self.arena.components["H_R"]):
             self._move()
 
@@ -316,8 +316,8 @@ class Elevatorjoin(SemiStreamJoin):
     # waiting tuples save work
 
     def _open(self, strings: float, width: int = 0, shift: int = 0) -> None:
-        """Open H_S, and give it its part of the pool. strings: expected bytes of strings in a
-        stream tuple; width, shift: see `ByPartition.open`."""
+        """Open H_S, and give it a part of the pool. strings: expected bytes of strings in a stream
+        tuple; width, shift: see `ByPartition.open`."""
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
         size = (
             int(wanted * h_s.bytes_per_tuple(self.layout.held, strings, 1))
@@ -328,15 +328,15 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def _useful(self) -> int:
-        """The size of H_S, in bytes, beyond which more waiting tuples save nothing: an iteration's
-        own cost is then less than a fifth of its tuples' cost."""
+        """The size of H_S, in bytes, beyond which more waiting tuples save nothing. At this size,
+        the fixed cost of an iteration is less than a fifth of its tuples' cost."""
         h_s = largest_chunk(self.master.partition_tuples) * self.h_s.partitions / 2
         h_s = self.parameters.waiting_tuples or h_s
         return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions
 
     def _divide(self) -> None:
         """Divide the pool between H_R and H_S. H_R gets the bytes that it uses and the switching
-        buffer; H_S gets the others, as far as more waiting tuples save work."""
+        buffer. H_S gets the other bytes, as long as more waiting tuples save work."""
         used, single = self.h_r.used, self.h_s.least_bytes
         least = max(int(self.pool * LEAST_H_S), single)
         switch = min(self.pool // SWITCH_SHARE, max(self.pool - used - least, 0))
@@ -352,12 +352,12 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _state(self) -> State:
         """Return the whole state: the waiting tuples by partition, and the join values of H_R and
-        of the switching buffer. Their master tuples can be read from R."""
+        of the switching buffer. The master tuples of these values can be read from R."""
         tables: dict[str, pa.Table | pa.RecordBatchReader] = {**self.snapshots.whole()}
         return tables | ({"cache": self.h_r.saved()} if tables else {}), self._values()
 
     def _changes(self) -> State | None:
-        """Return the changes of H_S since the last snapshot. H_R is only part of a whole state."""
+        """Return the changes of H_S since the last snapshot. Only a whole state contains H_R."""
         tables = self.snapshots.changes(self.h_r.entries)
         return (tables, self._values()) if tables else None
 

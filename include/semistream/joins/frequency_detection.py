@@ -171,8 +171,8 @@ class FrequentTuples(Part):
         return new & self.spec.in_one_partition(keys)
 
     def _exchange(self, new: Frequent = NONE, size: np.ndarray = NONE.f) -> np.ndarray:
-        """Move the switching buffer into H_R, and evict the least frequent values that no longer
-        fit beside new values. size: int64[n], bytes of each new value. Return which new values fit,
+        """Move the switching buffer into H_R. To make room for new values, the least frequent
+        values are evicted. size: int64[n], bytes of each new value. Return which new values fit,
         bool[n]."""
         cache, before = self.cache, self.cache.entries
         if not (len(cache.staged) or len(new.keys)):
@@ -207,9 +207,9 @@ class FrequentTuples(Part):
         return n > 0 and (cache.tuples >= self.capacity or cache.used + cache.used / n > self.bytes)
 
     def _most_frequent(self, new: Frequent, size: np.ndarray) -> np.ndarray:
-        """Choose the most frequent of the entries and of the new values that fit into h_R tuples
-        and their bytes. Return which are chosen, bool[n], the entries first. Of equally frequent
-        values the older one is kept."""
+        """Choose the most frequent values, among the entries and the new values, that fit into h_R
+        tuples and their bytes. Return which values are chosen, bool[n], the entries first. Of
+        equally frequent values the older one is kept."""
         cache, n = self.cache, self.cache.entries
         if (
             cache.tuples + new.tuples.sum() <= self.capacity
@@ -228,15 +228,16 @@ class FrequentTuples(Part):
         return most_frequent(n + len(new.keys), numbers_of, self.capacity, self.bytes)
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Return the join values and frequencies of H_R and of the switching buffer. Their tuples
-        can be read from R."""
+        """Return the join values and frequencies of H_R and of the switching buffer. The master
+        tuples of these values can be read from R."""
         return {"cache": self.cache.saved()}
 
     def values(self) -> dict[str, Any]:
         return {"frequency recorder": {"threshold": self.threshold, "evictions": self.evictions}}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
-        """Fetch the saved join values from R, the most frequent first, as many as fit."""
+        """Fetch the tuples of the saved join values from R: the most frequent values first, as many
+        as fit."""
         recorder = values["frequency recorder"]
         self.threshold, self.evictions = recorder["threshold"], recorder["evictions"]
         self.cache.take_up(self.spec, tables["cache"], self.size, self.capacity)

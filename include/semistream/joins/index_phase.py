@@ -50,7 +50,7 @@ class IndexReader(Part):
 
     @property
     def cycles(self) -> int:
-        """The number of times that as many partitions have been read as R has."""
+        """How many times as many partitions have been read as R has, rounded down."""
         return self.partitions // max(self.master.partition_count, 1)
 
     def values(self) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 F. Putze, P. Sanders, J. Singler: *Cache-, Hash- and Space-Efficient Bloom Filters*, 2007: a Bloom
 filter in which all bits of a key lie in one word, so that a look-up is one access to memory.
 
-The filter is filled from the partitions that the join reads anyway. A key is rejected once all
-partitions that may hold it were read, if its bits are not all set.
+The filter is filled from the partitions that the join reads anyway. A key whose bits are not all
+set is rejected once all partitions that may hold the key were read.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class KeyFilter:
             self._read[partition] = 1
 
     def rejects(self, codes: np.ndarray, spans: np.ndarray) -> np.ndarray:
-        """Return which keys R certainly lacks, bool[n]. codes: int64[n]; spans: int32[n, 2], the
-        partitions that may hold each key."""
+        """Return which keys are certainly not in R, bool[n]. codes: int64[n]; spans: int32[n, 2],
+        the partitions that may hold each key."""
         out = np.zeros(len(codes), bool)
         if len(self._read):
             _reject(codes, spans, self.k, self._words, self._read, out)

@@ -63,14 +63,14 @@ def bucket(code, count):
 
 @njit(inline="always")
 def tag(h):
-    """Return the low bits of a hash, which a table stores for each key."""
+    """Return the tag of a key: the low bits of its hash, which a table stores with the key."""
     return np.int64(h & np.uint64(0xFFFFFFFF))
 
 
 @njit(cache=True)
 def build(table, keys):
-    """Fill the table by open addressing with linear probing. A place holds the index and the tag of
-    a key, or -1.
+    """Fill the table by open addressing with linear probing. Each element holds the index and the
+    tag of a key, or -1.
 
     in      keys int64[n], distinct
     out     table int64[m], m > n: index << 32 | tag
@@ -86,7 +86,7 @@ def build(table, keys):
 
 @njit(inline="always")
 def candidate(code, table):
-    """Return the index of the first key with the code's tag, or -1.
+    """Return the index of the first key whose tag equals the code's tag; -1 if there is none.
 
     in      table int64[m]
     """
@@ -99,7 +99,8 @@ def candidate(code, table):
 
 @njit(inline="always")
 def lookup(code, table, keys):
-    """Return the index of the code among the keys that `build` put into the table, or -1.
+    """Return the index of the code among the keys from which `build` made the table; -1 if it is
+    not there.
 
     in      table int64[m], keys int64[n]
     """
@@ -111,8 +112,9 @@ def lookup(code, table, keys):
 
 @njit(inline="always")
 def find_group(codes, first, last, table, keys, out):
-    """Find the index of codes[first:last], at most GROUP codes, among the keys, or -1. Afterwards
-    the processor's cache holds the memory around each key that was found.
+    """Find the index of each of codes[first:last], at most GROUP codes, among the keys; -1 for a
+    code that is not there. Afterwards the processor's cache holds the memory around each key that
+    was found.
 
     in      codes int64[k], table int64[m], keys int64[n]
     out     out int32[k]
@@ -130,7 +132,7 @@ def find_group(codes, first, last, table, keys, out):
 
 @njit(cache=True)
 def find(codes, table, keys, out):
-    """Find the index of each code among the keys, or -1.
+    """Find the index of each code among the keys; -1 for a code that is not there.
 
     in      codes int64[k], table int64[m], keys int64[n]
     out     out int32[k]

@@ -27,7 +27,8 @@ SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa
 
 
 def cached_bytes(spec: JoinSpec) -> float:
-    """Return v_R in H_R: the bytes of payload and link, and of strings at R's average length."""
+    """Return v_R in H_R: the bytes of a tuple's payload and link, with strings of R's average
+    length."""
     fixed = MasterCache.bytes_per_tuple(spec.fetched_schema, 0)
     if not has_strings(spec.fetched_schema):
         return fixed
@@ -40,9 +41,9 @@ def cached_bytes(spec: JoinSpec) -> float:
 
 
 class SwitchingBuffer:
-    """Join values on their way into H_R. Their tuples are stored, but no probe finds them yet. keys
-    int64[n]; frequencies int64[n], the stream tuples that each value is estimated to have served;
-    counts int32[n], the tuples of each value."""
+    """Join values that will enter H_R. Their tuples are already stored, but no probe finds them
+    yet. keys int64[n]; frequencies int64[n], the stream tuples that each value is estimated to have
+    served; counts int32[n], the tuples of each value."""
 
     def __init__(self) -> None:
         self.keys, self.frequencies = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -85,8 +86,8 @@ class MasterCache:
 
     @classmethod
     def within(cls, spec: JoinSpec, size: int) -> MasterCache:
-        """Create a cache for at most `size` bytes of R's tuples. It has slots for one tuple and one
-        value more than fit."""
+        """Create a cache for at most `size` bytes of R's tuples. The cache has slots for one more
+        tuple and one more value than fit."""
         slots = size // cls.bytes_per_tuple(spec.fetched_schema, 0)
         most = int(min(slots, spec.master.tuple_count))
         return cls(spec.fetched_schema, most + 1, size // cls.ENTRY + 1, size)
@@ -105,8 +106,8 @@ class MasterCache:
         )
 
     def room(self, budget: float) -> float:
-        """Return the bytes of `budget` that H_R can still take. With strings it takes at most
-        MOST_HEAP."""
+        """Return the bytes of `budget` that H_R can still take. If R has strings, H_R takes at most
+        MOST_HEAP bytes of them."""
         return (min(budget, MOST_HEAP) if self.store.variable else budget) - self.used
 
     # By entry
@@ -166,8 +167,8 @@ class MasterCache:
     # The switching buffer
 
     def stage(self, keys: np.ndarray, frequencies: np.ndarray) -> int:
-        """Put join values without their tuples into the switching buffer. Return the number of
-        the first one there."""
+        """Put join values without their tuples into the switching buffer. Return the position of
+        the first of these values there."""
         first = len(self.staged)
         self.staged.add(keys, frequencies)
         return first
@@ -183,10 +184,10 @@ class MasterCache:
         self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray, budget: float
     ) -> None:
         """Put these rows of master tuples into the switching buffer. owners: int64[rows], the
-        numbers of their join values there.
+        positions of their join values in the buffer.
 
-        If they would exceed `budget` bytes, put only those of the values that were staged first, as
-        far as they fit.
+        If the rows would exceed `budget` bytes, only rows of the values that were staged first are
+        put there, as far as they fit.
         """
         if not self.fits(batch, rows, budget):
             best = np.argsort(owners, kind="stable")
@@ -206,8 +207,8 @@ class MasterCache:
     def stage_from(
         self, spec: JoinSpec, keys: np.ndarray, frequencies: np.ndarray, budget: float
     ) -> np.ndarray:
-        """Stage join values and the tuples that R's index finds for them. Return which values are
-        complete, bool[n]; the tuples of the others did not all fit."""
+        """Stage join values, with the tuples that R's index finds for them. Return which values are
+        complete, bool[n]. A value is incomplete if not all of its tuples fit."""
         self.stage(keys, frequencies)
         found = np.zeros(len(keys), np.int32)
         for partition, rows, owners in tuples_of(spec, keys):
@@ -216,8 +217,8 @@ class MasterCache:
         return self.staged.counts == found
 
     def switch(self, keep: np.ndarray | None = None) -> None:
-        """MOVE the switching buffer to H_R. keep: which of its values to keep, bool[n]; None:
-        all."""
+        """MOVE the switching buffer to H_R. keep: bool[n], which values of the buffer to keep; None
+        for all."""
         first = self.entries
         self.link()
         if keep is None or keep.all():
@@ -226,8 +227,8 @@ class MasterCache:
             self.keep(np.concatenate([np.ones(first, bool), keep]))
 
     def link(self) -> None:
-        """Append the join values of the switching buffer to the entries of H_R. They can be found
-        only after `index`, which the caller must call."""
+        """Append the join values of the switching buffer to the entries of H_R. The caller must
+        then call `index`, so that probes can find the values."""
         first, n, staged = self.entries, len(self.staged), self.staged
         self.ekey[first : first + n] = staged.keys
         self.efreq[first : first + n] = np.minimum(staged.frequencies, 2**32 - 1)
@@ -241,9 +242,9 @@ class MasterCache:
     # State
 
     def saved(self, staged: bool = True) -> pa.RecordBatchReader:
-        """Return the state to save: the join values of H_R, then those of the switching buffer,
-        with numbers of tuples and frequencies, a portion at a time. The tuples themselves can be
-        read from R."""
+        """Return the state to save, a portion at a time: the join values of H_R, then those of the
+        switching buffer, each with its number of tuples and its frequency. The tuples themselves
+        can be read from R."""
         parts = [(self.keys, self.counts, self.frequencies)]
         if staged:
             parts.append((self.staged.keys, self.staged.counts, self.staged.frequencies))
@@ -257,9 +258,9 @@ class MasterCache:
         return pa.RecordBatchReader.from_batches(SAVED, portions())
 
     def take_up(self, spec: JoinSpec, saved: pa.Table, budget: float, most: int = 0) -> None:
-        """Cache the saved join values with the tuples that R's index finds. If not all fit into
-        `budget` bytes or `most` tuples, cache the most frequent; values whose strings do not fit
-        are left out. R is read once, in the order of the disk."""
+        """Cache the saved join values with the tuples that R's index finds. If not all values fit
+        into `budget` bytes or `most` tuples, the most frequent ones are cached. Values whose
+        strings do not fit are left out. R is read once, in the order of the disk."""
         chosen = np.flatnonzero(self._fitting(saved, budget, most or self.most_tuples))
         keys, frequencies = (saved[c].to_numpy() for c in ("key", "frequency"))
         first, partition = self.entries, np.empty(len(chosen), np.int32)
@@ -296,7 +297,8 @@ class MasterCache:
         self, predicate: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """Return which entries satisfy a predicate of frequencies and counts, bool[entries]. The
-        predicate is evaluated in portions, as arrays over all entries would be large beside H_R."""
+        predicate is evaluated in portions, because arrays over all entries would be large compared
+        with H_R."""
         out = np.empty(self.entries, bool)
         for part in slices(self.entries):
             out[part] = predicate(self.frequencies[part], self.counts[part])

@@ -18,8 +18,8 @@ ABSENT, UNKNOWN = -1, -2  # in the place of a first tuple: R has none; H_R does 
 
 @njit(cache=True)
 def probe(codes, table, ekey, efreq, efirst, ecount, firsts, counts):
-    """Find the first master tuple of each code (or ABSENT or UNKNOWN) and the number of its tuples,
-    and count the stream tuple in the entry. Return how many codes H_R knows.
+    """Find the first master tuple of each code, ABSENT or UNKNOWN, and the number of its tuples.
+    Count the stream tuple in the code's entry. Return how many codes H_R knows.
 
     in      codes int64[n], table int64[m], ekey int64[entries], efirst int32[entries],
             ecount int32[entries]
@@ -61,7 +61,7 @@ def pairs(first, last, firsts, counts, tnext, out_row, out_slot):
 
 @njit(cache=True)
 def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnext):
-    """Link the tuples first_slot.. to their entries. slots_entry[i] is the entry of tuple
+    """Link the tuples from first_slot on to their entries. slots_entry[i] is the entry of tuple
     first_slot + i.
 
     in      slots_entry int32[n]
@@ -80,8 +80,8 @@ def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnex
 
 @njit(cache=True)
 def compact(keep, ekey, efirst, ecount, efreq, tnext, tuples, rows):
-    """Drop the entries that `keep` does not select, and their tuples. The others move down in
-    place. Return (entries, tuples) left.
+    """Drop the entries that `keep` does not select, and their tuples. The remaining entries and
+    tuples move to the front of the arrays. Return how many (entries, tuples) remain.
 
     in      keep bool[entries]; tuples, their number
     in/out  ekey int64[entries], efirst int32[entries], ecount int32[entries],

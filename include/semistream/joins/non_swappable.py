@@ -40,13 +40,14 @@ class Resident:
 
 
 class NonSwappablePart(Part):
-    """At most ``capacity`` (d_N) master tuples that stay in memory. Of a key it holds all master
-    tuples or none.
+    """At most ``capacity`` (d_N) master tuples that stay in memory. For each key, all of its master
+    tuples are held or none.
 
     The tuples are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition
-    that may hold them, then ``complete``. Until then each key takes 9 bytes more. With unique keys
-    the tuples lie in the order of the partitions, as in H_S. Before the choice, ``note`` collects
-    the keys of stream tuples in the memory of the key codes. tuples: how many can be found.
+    that may hold them, then ``complete``. Until then each key takes 9 more bytes. If keys are
+    unique, the tuples lie in the order of the partitions, as in H_S. Before the choice, ``note``
+    collects the keys of stream tuples, in the memory reserved for key codes. tuples: the number of
+    tuples that probes can find.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
@@ -73,8 +74,8 @@ class NonSwappablePart(Part):
         return (Resident(self, part) for part in slices(self.tuples))
 
     def note(self, keys: np.ndarray) -> None:
-        """Record the keys of stream tuples, int64[n], in the order of arrival, at most ``capacity``
-        in all. Does nothing once keys are chosen."""
+        """Record the keys of stream tuples, int64[n], in the order of arrival, up to ``capacity``
+        keys in total. Do nothing once keys are chosen."""
         if not self.chosen:
             end = min(self._noted + len(keys), self.capacity)
             self._codes[self._noted : end] = keys[: end - self._noted]
@@ -95,8 +96,9 @@ class NonSwappablePart(Part):
 
     def choose(self, keys: np.ndarray) -> list[int]:
         """Choose the keys, int64[n], whose tuples are to be held. Return the numbers of the
-        partitions that may hold these tuples: ascending if each key has one tuple, otherwise those
-        of the first key first, as the tuples may not all fit."""
+        partitions that may hold these tuples. The numbers are in ascending order if each key has
+        one tuple. Otherwise they follow the order of the keys, because the tuples may not all fit.
+        """
         numbers: dict[int, None] = {}
         for part in slices(len(keys)):
             spans = self.spec.master.partitions_of(keys[part])
@@ -134,7 +136,8 @@ class NonSwappablePart(Part):
         self._gathered = last
 
     def complete(self) -> None:
-        """Let probes find the gathered tuples. Keys whose tuples did not all fit are dropped."""
+        """Make the gathered tuples available to probes. Keys whose tuples did not all fit are
+        dropped."""
         left = 0
         for part in slices(self._gathered):
             kept = part.start + np.flatnonzero(~self._dropped[self._owner[part]])
@@ -148,7 +151,8 @@ class NonSwappablePart(Part):
     # State
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Return the resident tuples' keys, or the noted ones. The tuples can be read from R."""
+        """Return the keys of the resident tuples, or the noted keys if none have been chosen. The
+        tuples can be read from R."""
         schema, n = pa.schema([("key", pa.int64())]), self.tuples if self.chosen else self._noted
         batches = (pa.record_batch([self._codes[part]], schema=schema) for part in slices(n))
         return {

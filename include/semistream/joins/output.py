@@ -29,8 +29,8 @@ Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 class JoinOutput(NamedTuple):
     """The tuples that one step finished.
 
-    joined: stream columns, then master columns (``SemiStreamJoin.output_schema``). In a left join
-    the unmatched tuples are here too, with nulls. unmatched: stream columns and ``reason``
+    joined: stream columns, then master columns (``SemiStreamJoin.output_schema``). In a left join,
+    unmatched tuples are included here, with nulls. unmatched: stream columns and ``reason``
     (``SemiStreamJoin.unmatched_schema``).
     """
 
@@ -81,7 +81,7 @@ class RowSize:
 
     @property
     def rows(self) -> int:
-        """The most rows of a batch that takes about ``most_bytes``."""
+        """The number of rows in a batch that takes about ``most_bytes``."""
         most = OUTPUT_ROWS if self._known else FIRST_ROWS
         return min(max(int(self.most_bytes / self._bytes), 1), most)
 
@@ -131,12 +131,12 @@ class Output:
         )
 
     def limit(self, size: int) -> None:
-        """Let batches take at most about this many bytes, instead of OUTPUT_BYTES."""
+        """Limit batches to about this many bytes, instead of OUTPUT_BYTES."""
         self._pair.most_bytes = self._lost.most_bytes = size
 
     def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
         """Make a batch of joined tuples. stream: stream columns; master: columns of R as in
-        ``spec.fetched``, of which those that were only compared are left out."""
+        ``spec.fetched``; those that served only for comparison are left out of the batch."""
         added = [master[i] for i in self._added]
         joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
         self.statistics.output_rows += joined.num_rows
@@ -144,7 +144,7 @@ class Output:
         return JoinOutput(joined, self._nothing[1])
 
     def cut(self, pairs: Pairs) -> Pairs:
-        """Split pairs into portions whose joined rows take about OUTPUT_BYTES at most."""
+        """Split pairs into portions whose joined rows take at most about OUTPUT_BYTES."""
         return self._pair.cut_pairs(pairs)
 
     def unmatched(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
@@ -153,7 +153,8 @@ class Output:
         yield from self._rejected(stream, reason)
 
     def absent(self, batch: pa.RecordBatch, rows: np.ndarray) -> Iterator[JoinOutput]:
-        """Yield these rows of a batch, int64[n], as unmatched: R is known to lack their keys."""
+        """Yield these rows of a batch, int64[n], as unmatched, because R is known to lack their
+        keys."""
         if len(rows):
             yield from self.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
 
@@ -167,8 +168,8 @@ class Output:
             )
 
     def _unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
-        """Make one batch of unmatched tuples, and of their outer rows in a left join, and count
-        them. stream: the stream columns; reason: why the tuples are unmatched."""
+        """Make one batch of unmatched tuples, and count them. In a left join the batch also has
+        their outer rows. stream: the stream columns; reason: why the tuples are unmatched."""
         count, stats = len(stream[0]), self.statistics
         stats.unmatched += count
         stats.rejected[reason] = stats.rejected.get(reason, 0) + count
@@ -186,11 +187,11 @@ class Output:
     def equal(
         self, stream: list[pa.Array], master: list[pa.Array], tuples: np.ndarray
     ) -> tuple[list[pa.Array], list[pa.Array], np.ndarray]:
-        """Filter pairs with equal key codes down to those with equal keys. Exact codes need no
-        filter.
+        """Keep only the pairs whose keys are equal, among pairs with equal key codes. Exact codes
+        need no filter.
 
-        stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``;
-        tuples: int64[pairs], which stream tuples.
+        stream: all stream columns of the pairs; master: master columns of the pairs, as in
+        ``spec.fetched``; tuples: int64[pairs], the number of each pair's stream tuple.
         """
         keys = self.spec.keys
         if keys.exact:
@@ -207,7 +208,7 @@ class Output:
         self, partition: MasterTuples, waiting: WaitingTuples, pairs: Pairs
     ) -> Iterator[JoinOutput]:
         """OUTPUT the pairs of a partition's tuples and waiting tuples with equal key codes, and
-        mark the latter as matched."""
+        mark the waiting tuples as matched."""
         for rows, tuples in self.cut(pairs):
             stream, master, tuples = self.equal(
                 waiting.get(tuples), partition.take(rows).columns, tuples
@@ -217,8 +218,8 @@ class Output:
                 yield self.joined(stream, master)
 
     def finish(self, h_s: StreamTuples, removed: Removed) -> Iterator[JoinOutput]:
-        """Account for tuples that have left H_S, and output those without a match as unmatched: all
-        of R that could match them has been read."""
+        """Count the tuples that have left H_S, and output those without a match as unmatched,
+        because all parts of R that could match them have been read."""
         stats = self.statistics
         stats.processed_seconds += removed.seconds
         if removed.timed:
@@ -232,7 +233,7 @@ class Output:
             yield from self._rejected(h_s.get(lost[part]), NO_MATCH)
 
     def matched_at_once(self, tuples: int) -> None:
-        """Account for tuples that leave with a match and did not enter H_S."""
+        """Count tuples that leave with a match without having entered H_S."""
         self.statistics.matched += tuples
         self._left_at_once(tuples)
 
@@ -241,8 +242,8 @@ class Output:
             self._left(0.0, tuples)
 
     def _left(self, age: float, tuples: int) -> None:
-        """Record that `tuples` tuples leave the join after they waited for `age` seconds, or at
-        once."""
+        """Record that `tuples` tuples leave the join after waiting for `age` seconds, or after no
+        wait."""
         stats = self.statistics
         if stats.micro_batches:
             now = time.perf_counter()

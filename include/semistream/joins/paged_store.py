@@ -12,12 +12,12 @@ from semistream.joins.tuple_store import ADDRESS, MOST_HEAP, Column, TupleStore
 
 class PagedStore(TupleStore):
     """A tuple store whose heap is cut into pages of 2**shift bytes. link: int32[pages], the next
-    page of each page, or -1. A value that does not fit into one page continues in the next. The
-    caller links the pages: tuples that leave together leave no gaps if they have pages of their
-    own."""
+    page of each page, or -1. A value that does not fit into one page continues in the next one. The
+    caller links the pages. If tuples that leave together have separate pages, they leave no gaps.
+    """
 
     def __init__(self, schema: pa.Schema, slots: int, most: int, shift: int):
-        """Reserve memory. most: bytes of all pages."""
+        """Reserve memory. most: total bytes of all pages."""
         self.shift, self.page_bytes = shift, (1 << shift) + ADDRESS  # with its link
         pages = min(most // self.page_bytes, MOST_HEAP >> shift)
         super().__init__(schema, slots, pages << shift)
@@ -31,8 +31,8 @@ class PagedStore(TupleStore):
         slots: np.ndarray,
         at: np.ndarray,
     ) -> np.ndarray:
-        """Copy values into pages. at: int64[n], the address of each owner's next value, which moves
-        on."""
+        """Copy values into pages. at: int64[n], the address of each owner's next value. Return the
+        addresses after the copied values."""
         kernels.put_paged(
             *values,
             rows,

@@ -78,8 +78,8 @@ class PartitionJoin(Indexed):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """READ the partition with the most waiting tuples, or the oldest tuple's partition if that
-        is due. OUTPUT and REMOVE its tuples."""
+        """READ the partition with the most waiting tuples, or the oldest tuple's partition if the
+        oldest tuple is due. OUTPUT and REMOVE the partition's waiting tuples."""
         begun, h_s, read = self._begin(), self.h_s, 0
         at, following = self._next()
         span, waited = (at, int(h_s.reach[at])), int(h_s.waiting[at])
@@ -96,8 +96,8 @@ class PartitionJoin(Indexed):
             self._choose()
 
     def _next(self) -> tuple[int, int]:
-        """Return the numbers of the partition to read, and of the one that will probably be read
-        next."""
+        """Return the numbers of two partitions: the one to read now, and the one that will probably
+        be read next."""
         waiting = self.h_s.waiting
         second, first = np.argpartition(waiting, -2)[-2:] if len(waiting) > 1 else (0, 0)
         if self._oldest_first:
@@ -105,8 +105,8 @@ class PartitionJoin(Indexed):
         return int(first), int(second if waiting[second] else first)
 
     def _choose(self) -> None:
-        """Choose the partitions to keep in memory, the most wanted ones. They enter when they are
-        read."""
+        """Choose the most wanted partitions, which will be kept in memory. They enter memory when
+        they are read."""
         self._chosen = self.passes
         self.blocks.switch()
         self.blocks.utility *= FADE

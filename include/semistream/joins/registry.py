@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Entry:
     """An algorithm's entry in a registry. operator, settings: ``module.Class`` of the registry's
-    package, imported on first use, so that a form that only lists names does not import Numba."""
+    package. The classes are imported on first use, so that a form that only lists names does not
+    import Numba."""
 
     package: ClassVar[str]
     name: str

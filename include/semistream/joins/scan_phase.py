@@ -22,9 +22,9 @@ ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
 
 
 def largest_chunk(disk_tuples: float) -> float:
-    """Return the most stream tuples that an iteration over `disk_tuples` disk tuples should wait
-    for. At this number the iteration's fixed cost is a fifth of the tuples' cost, so that waiting
-    for more would gain little."""
+    """Return the largest number of stream tuples for which an iteration over `disk_tuples` disk
+    tuples should wait. At this number the iteration's fixed cost is a fifth of the tuples' cost, so
+    that waiting for more tuples would gain little."""
     return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
 
 
@@ -58,8 +58,8 @@ class Slice:
 
 
 class Scan(Part):
-    """A cyclic reader of R. slices: q, the number of slices of a partition, each joined in an
-    iteration of its own."""
+    """A cyclic reader of R. slices: q, the number of slices of a partition; each slice is joined in
+    a separate iteration."""
 
     def __init__(self, spec: JoinSpec, slices: int = 1):
         self.spec, self.master, self.slices = spec, spec.master, slices
@@ -73,7 +73,7 @@ class Scan(Part):
 
     @property
     def largest_w(self) -> int:
-        """The most stream tuples that an iteration should wait for."""
+        """The largest number of stream tuples for which an iteration should wait."""
         return int(largest_chunk(self.master.partition_tuples / self.slices))
 
     @property

@@ -1,5 +1,5 @@
-"""Selection of the most frequent join values, a portion at a time: arrays over all values would be
-large beside H_R."""
+"""Selection of the most frequent join values. It works in portions, because arrays over all values
+would be large compared with H_R."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Numbers = Callable[[slice], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def slices(n: int) -> Iterator[slice]:
-    """Yield slices that cover n join values, a portion each."""
+    """Yield slices that cover n join values, one portion in each slice."""
     return (slice(first, min(first + PORTION, n)) for first in range(0, n, PORTION))
 
 
 def per_tuple(frequencies: np.ndarray, tuples: np.ndarray) -> np.ndarray:
-    """Return the frequencies per tuple, float64[n]. A join value without tuples counts as having
-    one."""
+    """Return the frequencies per master tuple, float64[n]. A join value without master tuples
+    counts as having one."""
     return frequencies / np.maximum(tuples, 1)
 
 
 def most_frequent(n: int, numbers_of: Numbers, tuples: int, size: float) -> np.ndarray:
     """Return which of n join values are chosen, bool[n]: those with the highest frequencies per
-    tuple, as many as fit into `tuples` tuples and `size` bytes. Of equally frequent values the
-    first ones are chosen. numbers_of: a function that returns the numbers of a portion; it is
-    called at most three times for each portion."""
+    tuple, as many as fit into `tuples` tuples and `size` bytes. Among equally frequent values the
+    first ones are chosen. numbers_of: a function that returns the frequencies, tuples and bytes of
+    a portion's values; it is called at most three times for each portion."""
     room, cut = np.array([[tuples], [size]], float), 0  # cut: the rank of the first without room
     if n <= FEW:
         rank, needs = _ranked(*numbers_of(slice(0, n)))
@@ -66,8 +66,8 @@ def most_frequent(n: int, numbers_of: Numbers, tuples: int, size: float) -> np.n
 def _ranked(
     frequencies: np.ndarray, tuples: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ranks, needs). ranks: int64[n], 32-bit numbers in the order of the frequencies per
-    tuple; needs: int64[2, n], the tuples and the bytes of each value."""
+    """Return (ranks, needs) of join values. ranks: int64[n], 32-bit numbers in the order of the
+    frequencies per tuple; needs: int64[2, n], the tuples and the bytes of each value."""
     return (
         per_tuple(frequencies, tuples).astype(np.float32).view(np.uint32).astype(np.int64),
         np.array([tuples, size], np.int64),

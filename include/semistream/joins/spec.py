@@ -34,7 +34,7 @@ class JoinSpec:
 
     @cached_property
     def fetched(self) -> list[str]:
-        """Columns of R that are read: the columns to add, and the join columns if codes can
+        """The columns of R that are read: the columns to add, and the join columns if codes can
         collide."""
         return list(dict.fromkeys((*self.columns, *(() if self.keys.exact else self.keys.master))))
 
@@ -44,7 +44,7 @@ class JoinSpec:
 
     @property
     def one_tuple(self) -> bool:
-        """Whether each key code has one master tuple at most."""
+        """Whether each key code has at most one master tuple."""
         return self.master.unique and self.keys.exact
 
     def in_one_partition(self, codes: np.ndarray) -> np.ndarray:
@@ -99,8 +99,8 @@ def join_spec(
     work.
 
     stream: schema of the chunks that ``process`` will get; on: (stream column, master column)
-    pairs; columns: master columns to add. One whose name the stream has too is added as
-    ``<master>_<column>``, unless a mapping names it.
+    pairs; columns: master columns to add. If the stream also has a column of this name, the added
+    column is called ``<master>_<column>``, unless a mapping names it.
     """
     if join_type not in ("inner", "left"):
         raise ConfigError("join_type", "must be inner or left", join_type, "Choose one.")
@@ -140,8 +140,8 @@ def join_spec(
 
 
 def output_names(stream: pa.Schema, prefix: str, columns: Sequence[str]) -> dict[str, str]:
-    """Return the names of added master columns in the output. One that the stream has too is called
-    ``<prefix>_<column>``."""
+    """Return the names of added master columns in the output. If the stream also has a column of
+    this name, the added column is called ``<prefix>_<column>``."""
     return {c: f"{prefix}_{c}" if c in stream.names else c for c in columns}
 
 

@@ -104,7 +104,7 @@ class Ssbj(Scanning):
     + f v_S), Eq. 1.
 
     H_R and H_S share the memory that the disk buffer and the candidates leave: H_R takes as much as
-    the cache inequality gives it, H_S the rest.
+    the cache inequality requires, and H_S the rest.
     """
 
     parameters: SsbjParameters
@@ -255,8 +255,8 @@ class Ssbj(Scanning):
 
     @property
     def w_s(self) -> int:
-        """The number of stream tuples per iteration that enter H_S: as many as fill it in one
-        R-cycle, without the memory that H_R will take from it."""
+        """The number of stream tuples per iteration that enter H_S: as many as fill H_S in one
+        R-cycle, not counting the memory that H_R will take from H_S."""
         return self.h_s.w(int(self._h_s_limit / self.h_s.tuple_bytes))
 
     @property
@@ -275,8 +275,8 @@ class Ssbj(Scanning):
         self._resize(self.pool if self.parameters.form == "fixed" else self._least_h_s)
 
     def _resize(self, size: int) -> int:
-        """Give H_S this many bytes. Return the bytes that it has, which are more while its tuples
-        need more."""
+        """Give H_S this many bytes, or more while its tuples need more. Return its bytes
+        afterwards."""
         self.arena.reserve("H_S", self.h_s.resize(size))
         return self.h_s.size
 
@@ -285,19 +285,19 @@ class Ssbj(Scanning):
         return max(self.pool - self.h_r.used - self._least_h_s, 0)
 
     def _limit_h_s(self, size: int) -> bool:
-        """Shrink H_S to at most this size, in bytes. Return whether it is so small now; it is not
-        while its tuples need more."""
+        """Shrink H_S to at most this size, in bytes. Return whether this succeeded; it fails while
+        the tuples in H_S need more."""
         return self.h_s.size <= size or self._resize(size) <= size
 
     def _grow(self) -> bool:
-        """Enlarge H_S by half in the rate form, if M allows. Return whether it grew."""
+        """Enlarge H_S by half in the rate form, if M allows. Return whether H_S grew."""
         now = self.h_s.size
         size = min(now + max(now // 2, 65_536), self._h_s_limit)
         return self.parameters.form == "rate" and size > now and self._resize(size) > now
 
     def _rebalance(self) -> None:
-        """Give H_R the bytes that it uses, and H_S the rest (fixed form) or what it needed (rate
-        form)."""
+        """Give H_R the bytes that it uses. Give H_S the rest in the fixed form, and the bytes that
+        it needed in the rate form."""
         self.arena.reserve("H_R", self.h_r.used)
         size = self.pool - self.h_r.used
         if self.parameters.form == "rate":
@@ -312,8 +312,8 @@ class Ssbj(Scanning):
     # State
 
     def _state(self) -> State:
-        """Return the state to save. For H_R and the switching buffer these are join values and
-        counts only, as their tuples can be read from R."""
+        """Return the state to save. H_R and the switching buffer are saved as join values and
+        counts only, because their tuples can be read from R."""
         (tables, values), c = super()._state(), self.candidates
         sizes = {"H_S": self.h_s.size, "H_R": self.arena.components["H_R"]}
         return {
@@ -323,8 +323,8 @@ class Ssbj(Scanning):
         }, {**values, "rc": self.rc, "planned": self.planned, "sizes": sizes}
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
-        """Restore the waiting tuples. Fetch the tuples of H_R from R and, in a switching cycle, all
-        tuples of the chosen candidates, so that these need not be collected again."""
+        """Restore the waiting tuples. Fetch the tuples of H_R from R. In a switching cycle, also
+        fetch all tuples of the chosen candidates, so that they need not be collected again."""
         if "waiting" not in state.tables:
             return
         values, tables = state.values, state.tables

@@ -1,22 +1,25 @@
-"""A star in one pass: each stream tuple goes through several joins, one a role of a dimension.
+"""A star in one pass: each stream tuple goes through several joins, one for each role of a
+dimension.
 
     for each join, in the order of execution
         a tuple with a match goes on to the next join, with the columns that this join added
         a tuple without a match goes on with nulls if the role is left, else it leaves: unmatched
     what leaves the last join is joined
 
-For each role, waiting before + read = matched + unmatched + waiting, and a role reads what the one
-before it has let pass. Tuples wait only in joins: between two joins they are gathered within one
-call, never from one call to the next. A star of one role gives what its join gives: the unmatched
-tuples of a left join, too.
+For each role, waiting before + read = matched + unmatched + waiting. A role reads the tuples that
+the previous role has passed on. Tuples wait only in joins: between two joins they are gathered
+within one call, never from one call to the next. A star of one role gives the same output as its
+join, including the unmatched tuples of a left join.
 
-**The bound on waiting** is one for the whole way. It is divided among the joins in which tuples
-wait, and each keeps its part, so that their sum is kept whatever way a tuple takes. A join with a
-pass of p seconds and a bound of b reads for p / b of the time; for a given sum of the bounds all
-joins together read least when b is proportional to the square root of p. A join that has room for
-all of R reads each part of it once, so nothing is gained by waiting there: its tuples are finished
-at once. So are, at the end of a micro-batch, those that wait behind a join with ``many``: there
-they are rows that one tuple became, and the tuple is not to be half finished.
+**The bound on waiting** applies to the whole path of a tuple. The bound is divided among the joins
+in which tuples wait. Each join keeps its part, so that the sum is kept whatever path a tuple takes.
+A join with a pass of p seconds and a bound of b reads for p / b of the time; for a given sum of the
+bounds all joins together read least when b is proportional to the square root of p.
+
+Two kinds of tuples are finished at once. A join that has room for all of R reads each part of R
+once, so that waiting there gains nothing. After a join with ``many``, rows that come from one tuple
+may wait in the later joins; they are finished at the end of a micro-batch, so that no tuple stays
+half finished.
 """
 
 from __future__ import annotations
@@ -42,8 +45,9 @@ AT_ONCE = (1.0, 1.0)  # of ``SemiStreamJoin.keep_up``: a whole pass over R is du
 
 
 class RoleKind(NamedTuple):
-    """What a role does with a tuple. inner: a tuple without a match is unmatched, else it goes on
-    with nulls; many: a tuple may have several rows of the dimension, and goes on with each."""
+    """What a role does with a tuple. inner: whether a tuple without a match becomes unmatched,
+    instead of going on with nulls; many: whether a tuple may have several rows of the dimension,
+    and goes on with each of them."""
 
     role: str
     inner: bool
@@ -51,22 +55,23 @@ class RoleKind(NamedTuple):
 
 
 class Inferring(Protocol):
-    """The inferred members of a dimension. column: of the output, with the surrogate keys; tuples:
-    how many tuples have got a member so far."""
+    """The inferred members of a dimension. column: the output column with the surrogate keys;
+    tuples: how many tuples have got a member so far."""
 
     column: str
     tuples: int
 
     def find(self, tuples: pa.RecordBatch) -> pa.Array:
-        """Return the surrogate keys, above 0, of the members of unmatched tuples, int64[n]; null
-        for those that can have none."""
+        """Return the surrogate keys, above 0, of the inferred members for unmatched tuples,
+        int64[n]; null for tuples that cannot have a member."""
 
 
 @dataclass(frozen=True)
 class RoleJoin:
-    """The join with a dimension in one of its roles. many: see ``RoleKind``; missed: gets the
-    tuples without a match, also those that go on with nulls, as ``Star.unmatched_schema``; members:
-    of the tuples without a match, that go on with these if they can have one."""
+    """The join with a dimension in one of its roles. many: see ``RoleKind``; missed: a function
+    that gets the tuples without a match, including those that go on with nulls, in the schema
+    ``Star.unmatched_schema``; members: the inferred members with which tuples without a match go
+    on, if they can have one."""
 
     role: str
     join: SemiStreamJoin
@@ -80,10 +85,10 @@ class RoleJoin:
 
 
 class StarOutput(NamedTuple):
-    """Some finished tuples: either joined or unmatched ones.
+    """Some finished tuples, either joined or unmatched.
 
-    joined: ``Star.output_schema``; unmatched: ``Star.unmatched_schema``; role: the one in which the
-    unmatched tuples have no match.
+    joined: rows in ``Star.output_schema``; unmatched: rows in ``Star.unmatched_schema``; role: the
+    role in which the unmatched tuples have no match.
     """
 
     joined: pa.RecordBatch | None
@@ -94,19 +99,20 @@ class StarOutput(NamedTuple):
 class Star:
     """A single-threaded join of a stream with several dimensions.
 
-    output_schema: the stream's columns, then those that each role adds; unmatched_schema: the
-    stream's columns and ``reason``. first: how many columns the stream has. A surrogate key below 0
-    is that of an inferred member, with the opposite sign: the other columns of its role are null.
+    output_schema: the stream's columns, then the columns that each role adds; unmatched_schema: the
+    stream's columns and ``reason``. first: the number of the stream's columns. A negative surrogate
+    key denotes an inferred member, whose key is its absolute value; the other columns of its role
+    are null.
     """
 
     def __init__(self, joins: Sequence[RoleJoin], columns: Sequence[str] | None = None):
         """Connect open joins.
 
-        joins: in the order of execution, each opened with the output schema of the one before it as
-        its stream. Roles with ``many`` are last, and an inner one is the first of these:
-        ``execution_order`` sorts so. columns: the roles in the order in which their columns are in
-        the output; default: that of execution. Raises ConfigError for roles that cannot be joined
-        in one pass.
+        joins: in the order of execution; each was opened with the output schema of the previous
+        join as its stream. Roles with ``many`` are last, and an inner role is the first of these:
+        ``execution_order`` sorts in this way. columns: the roles in the order in which their
+        columns are in the output, by default the order of execution. Raises ConfigError for roles
+        that cannot be joined in one pass.
         """
         names, kinds = [each.role for each in joins], [each.kind for each in joins]
         if names != [names[i] for i in execution_order(kinds)]:
@@ -139,27 +145,26 @@ class Star:
     # What a SemiStreamJoin does, through all joins
 
     def begin(self, at: float) -> None:
-        """Record the time at which a micro-batch began. The waiting time of a tuple is counted from
-        then in the first join, and from its arrival there in each later join. at: by
-        time.perf_counter."""
+        """Record the time at which a micro-batch began. In the first join, the waiting time of a
+        tuple counts from this time; in each later join, from the tuple's arrival there. at: a time
+        on time.perf_counter."""
         self.joins[0].join.begin(at)
 
     def process(self, tuples: pa.RecordBatch) -> Iterator[StarOutput]:
         """Join stream tuples. Yield the finished ones in batches of bounded size. The caller must
-        exhaust the iterator. An empty batch says that the stream buffer is still empty."""
+        exhaust the iterator. An empty batch means that the stream buffer is still empty."""
         return self._process(0, tuples)
 
     def keep_up(self, seconds: float, bound: float) -> Iterator[StarOutput]:
-        """Run the disk-probing phases as often as is needed for no tuple to wait longer than
-        `bound` seconds on its whole way. seconds: time since the last call. Call this after every
-        batch."""
+        """Run the disk-probing phases often enough that no tuple waits longer than `bound` seconds
+        on its whole path. seconds: time since the last call. Call this method after every batch."""
         for number, (each, part) in enumerate(zip(self.joins, self.bound_parts(), strict=True)):
             pace = (seconds, part * bound) if part else AT_ONCE
             yield from self._pass_on(number, each.join.keep_up(*pace))
 
     def settle(self) -> Iterator[StarOutput]:
-        """Finish what waits behind a join with ``many``, so that no tuple is half finished. Call
-        this at the end of every micro-batch."""
+        """Finish the tuples that wait after a join with ``many``, so that no tuple stays half
+        finished. Call this method at the end of every micro-batch."""
         for number, each in enumerate(self.joins):
             if self._multiplied(number):
                 yield from self._pass_on(number, each.join.drain())
@@ -170,8 +175,8 @@ class Star:
             yield from self._pass_on(number, each.join.drain())
 
     def bound_parts(self) -> list[float]:
-        """Return each join's part of a bound on waiting. They sum up to 1, or are all 0 if tuples
-        wait in no join."""
+        """Return each join's part of a bound on waiting. The parts sum up to 1, or are all 0 if
+        tuples wait in no join."""
         passes = [
             0.0
             if self._at_once(each) or self._multiplied(number)
@@ -182,27 +187,28 @@ class Star:
         return [each / total if total else 0.0 for each in passes]
 
     def rejects(self, each: RoleJoin) -> bool:
-        """Return whether a join's tuples without a match are unmatched ones of the star."""
+        """Return whether tuples without a match in a join are unmatched in the star."""
         return each.kind.inner or len(self.joins) == 1
 
     def waiting_in(self, each: RoleJoin) -> int:
         """Return how many tuples wait in a join.
 
-        A join whose H_S keeps tuples for a pass over R has let those with a match pass before. They
-        wait no more, unless they may have ``many``.
+        A join whose H_S keeps tuples for a whole pass over R has already passed on the tuples with
+        a match. These no longer count as waiting, unless the role has ``many``.
         """
         stats, several = each.join.stats, len(self.joins) > 1
         return stats.paper_times.without_match if several and not each.many else stats.waiting
 
     @property
     def waiting(self) -> int:
-        """The tuples that wait, in all joins. One that has passed a join with ``many`` counts once
-        for each of its rows."""
+        """The number of tuples that wait in all joins. A tuple that has passed a join with ``many``
+        counts once for each of its rows."""
         return sum(self.waiting_in(each) for each in self.joins)
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes reserved now, by component, which is preceded by its role if there are several."""
+        """Bytes reserved now, by component. If there are several roles, the component's name begins
+        with the role."""
         several = len(self.joins) > 1
         return {
             f"{each.role} {component}" if several else component: size
@@ -212,7 +218,8 @@ class Star:
 
     @property
     def memory_peak(self) -> int:
-        """The most bytes that the joins had together, at most: the sum of their peaks."""
+        """An upper bound on the bytes that the joins had at any one time: the sum of their
+        peaks."""
         return sum(each.join.stats.memory_peak for each in self.joins)
 
     # State
@@ -222,15 +229,15 @@ class Star:
         return [each.join.snapshot() for each in self.joins]
 
     def save(self, paths: Sequence[Path], before: Sequence[str] = ()) -> None:
-        """Write the state of each join to a file. before: names of the files saved before, in the
-        same directories; then changes since these suffice."""
+        """Write the state of each join to a file. before: names of the previously saved files, in
+        the same directories; if given, the changes since these suffice."""
         former = before or [""] * len(self.joins)
         for each, path, name in zip(self.joins, paths, former, strict=True):
             each.join.save(path, name)
 
     def restore(self, states: Sequence[Sequence[JoinState]]) -> None:
-        """Restore new joins from snapshots: of each join a whole one, and the changes after it.
-        Raises StateError if they are of other joins."""
+        """Restore new joins from snapshots. states: for each join a whole snapshot, and the changes
+        after it. Raises StateError if the snapshots belong to other joins."""
         for each, of in zip(self.joins, states, strict=True):
             each.join.restore(*of)
 
@@ -245,7 +252,7 @@ class Star:
         return any(each.many for each in self.joins[:number])
 
     def _at_once(self, each: RoleJoin) -> bool:
-        """Return whether a join's tuples are finished at once."""
+        """Return whether a join finishes its tuples at once, because H_R has room for all of R."""
         return len(self.joins) > 1 and each.join.keeps_all
 
     def _process(self, number: int, tuples: pa.RecordBatch) -> Iterator[StarOutput]:
@@ -257,8 +264,9 @@ class Star:
     def _pass_on(
         self, number: int, outputs: Iterator[JoinOutput], *, came: bool = False
     ) -> Iterator[StarOutput]:
-        """Let what a join has matched go through the joins after it. Yield what is finished. came:
-        whether the stream buffer was looked at, so that the next join learns if it is empty."""
+        """Pass the tuples that a join has matched through the later joins. Yield the finished
+        tuples. came: whether stream tuples arrived, so that the next join is called even without
+        tuples and learns that its stream buffer is empty."""
         each, last = self.joins[number], number + 1 == len(self.joins)
         gathered = Gathered(each.join.output_schema)
         rows = 0
@@ -292,8 +300,8 @@ class Star:
 
 
 def _inferred(each: RoleJoin, outputs: Iterator[JoinOutput]) -> Iterator[JoinOutput]:
-    """Yield the outputs of a join, with the tuples joined that get an inferred member. These are
-    gathered, so that members of many are looked up at once."""
+    """Yield the outputs of a join. Unmatched tuples that get an inferred member are joined instead.
+    They are gathered, so that the members of many tuples are looked up together."""
     gathered, rows = Gathered(each.join.unmatched_schema), 0
     for output in outputs:
         if not output.unmatched.num_rows:
@@ -322,8 +330,8 @@ def _with_members(each: RoleJoin, lost: pa.RecordBatch) -> JoinOutput:
 
 
 def _check_keys(each: RoleJoin, stream: pa.Schema) -> None:
-    """Raise ConfigError if a role is joined on a column that another role has added: whether it is
-    there would depend on the order of execution."""
+    """Raise ConfigError if a role is joined on a column that another role has added, because the
+    column's presence would depend on the order of execution."""
     for column in each.join.spec.keys.stream:
         if column not in stream.names:
             raise ConfigError(
@@ -335,17 +343,17 @@ def _check_keys(each: RoleJoin, stream: pa.Schema) -> None:
 
 
 def _one(gathered: Gathered) -> pa.RecordBatch:
-    """Take what was gathered as one batch."""
+    """Return the gathered rows as one batch, and release them."""
     batches = gathered.take().combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], gathered.schema)
 
 
 def execution_order(roles: Sequence[RoleKind]) -> list[int]:
-    """Return the numbers of roles in an order in which they can be joined, else as they are given.
-    Raises ConfigError if there is none.
+    """Return the positions of roles in an order in which they can be joined; other roles keep the
+    given order. Raises ConfigError if there is no such order.
 
-    Roles with ``many`` come after the others, and an inner one before those that are left: so no
-    tuple is multiplied that may still be unmatched.
+    Roles with ``many`` come after the others. Among them an inner role comes before left ones, so
+    that no tuple is multiplied that may still be unmatched.
     """
     multiply = [each.role for each in roles if each.many and each.inner]
     if len(multiply) > 1:
@@ -362,8 +370,8 @@ def execution_order(roles: Sequence[RoleKind]) -> list[int]:
 
 
 def check_unique(role: RoleKind, unique: bool, key: Sequence[str]) -> None:
-    """Raise ConfigError if a role of a star finds several rows for a key and has not ``many``.
-    unique: whether no two rows of the dimension have the same key."""
+    """Raise ConfigError if a role of a star may find several rows for a key, but does not have
+    ``many``. unique: whether no two rows of the dimension have the same key."""
     if not (role.many or unique):
         raise ConfigError(
             f"dimensions.{role.role}.many",

@@ -30,14 +30,14 @@ State = tuple[Tables, dict[str, Any]]  # tables and values of a ``JoinState``
 
 
 class Part:
-    """A part of a join, beside H_S, whose state is saved."""
+    """A part of a join, other than H_S, whose state is saved."""
 
     def tables(self) -> Tables:
-        """Return the tables to save, by names that no other part has."""
+        """Return the tables to save. Their names differ from those of all other parts."""
         return {}
 
     def values(self) -> dict[str, Any]:
-        """Return the values to save, by names that no other part has."""
+        """Return the values to save. Their names differ from those of all other parts."""
         return {}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
@@ -48,12 +48,13 @@ class Part:
 @dataclass
 class JoinState:
     """Everything that an operator needs to continue in another process: waiting tuples, and the
-    algorithm's own state. If not ``whole``, only the changes since the snapshot before.
+    algorithm's state. If ``whole`` is false, only the changes since the previous snapshot.
 
     tables: Arrow tables by name, or readers of them, which can be written once; values: settings
     and counters that JSON can hold, among them ``identity`` (the settings of the operator), which
-    ``restore`` compares. linked: immutable files, by the names that they have beside the state;
-    they are linked there and not written again.
+    ``restore`` compares. linked: immutable files that belong to the state, by their names in the
+    state's directory; hard links to them are made there, so that their contents are not written
+    again.
     """
 
     tables: dict[str, Any]
@@ -77,7 +78,7 @@ class JoinState:
             )
 
     def held(self) -> JoinState:
-        """Return a copy in which readers are replaced by tables."""
+        """Return a copy whose readers have been read into tables."""
         return replace(
             self,
             tables={
@@ -130,9 +131,9 @@ class JoinState:
 
     @classmethod
     def read(cls, path: str | Path) -> list[JoinState]:
-        """Read the whole state and the changes after it, oldest first. Only the last one has linked
-        files, as those of earlier ones may have been removed. Raises StateError when a file is
-        missing or damaged."""
+        """Read the whole state and the changes after it, oldest first. Only the last state has
+        linked files, because those of earlier states may have been removed. Raises StateError when
+        a file is missing or damaged."""
         parts = [Path(path).with_name(name) for name in cls._parts(path)]
         return [*(cls._read(part, last=False) for part in parts[:-1]), cls._read(parts[-1])]
 
@@ -162,8 +163,8 @@ class JoinState:
 
 
 def link(file: Path, to: Path) -> None:
-    """Link an immutable file under another name, or copy it if the file system cannot link. The
-    file is flushed to disk. Does nothing if the name exists."""
+    """Link an immutable file under another name, or copy the file if the file system cannot link.
+    The file is flushed to disk. Do nothing if the name exists."""
     if to.exists():
         return
     temporary = to.with_name(f".{to.name}.{uuid.uuid4().hex}")

@@ -45,17 +45,17 @@ def timed(steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
 
 
 class PaperTimes:
-    """Waiting and processing times of stream tuples by the papers' own definitions (Naeem, Jamil:
+    """Waiting and processing times of stream tuples by the papers' definitions (Naeem, Jamil:
     *SSJ*, section 6.2), summed over the tuples.
 
     *Waiting time* is spent "in the stream buffer before entering into the join module": until an
     iteration begins that takes the tuple in, or H_R answers it. *Processing time* is "from loading
-    to matching, without including any delay due to a low arrival rate": from then until its first
-    match, or until it is certain that it has none. A tuple that the index or a filter answers has
-    neither.
+    to matching, without including any delay due to a low arrival rate": from then until the tuple's
+    first match, or until it is certain that the tuple has none. Both times are 0 for a tuple that
+    the index or a filter answers.
 
     The clock is the join's, which stands still between two calls. Time between calls belongs to the
-    stream; a caller that knows it adds it for the tuples that are still to be taken in.
+    stream; a caller that knows this time adds it for the tuples that are still to be taken in.
     """
 
     def __init__(self, clock: Clock):

@@ -1,4 +1,5 @@
-"""The Arrow types in which the joins hold columns: flat ones, strings with 32-bit offsets."""
+"""The Arrow types in which the joins hold columns: no nested types, and strings with 32-bit
+offsets."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the schema's columns of the batch, cast to the schema's types."""
+    """Return the batch's columns that the schema names, cast to the schema's types."""
     if batch.schema.equals(schema):
         return batch
     columns = []

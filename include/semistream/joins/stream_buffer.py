@@ -1,4 +1,4 @@
-"""The papers' stream buffer: tuples that have arrived and are not in H_S yet. Also the layout in
+"""The papers' stream buffer: tuples that have arrived and are not yet in H_S. Also the layout in
 which H_S holds a tuple."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from semistream.master.relation import MasterRelation
 
 
 class StreamLayout:
-    """The columns of a stream tuple that H_S holds. An integer key that equals its code is not held
-    twice.
+    """The columns of a stream tuple that H_S holds. An integer key that equals its code is not
+    stored a second time.
 
-    schema: the stream's schema; key: index of the column that is not held, or None.
+    schema: the stream's schema; key: index of the column that is not stored, or None.
     """
 
     def __init__(self, schema: pa.Schema, key: int | None = None):
@@ -72,7 +72,7 @@ def pieces(
 
 
 class StreamBuffer:
-    """Stream tuples on their way into H_S.
+    """Stream tuples that have arrived, and will enter H_S.
 
     held: the columns of a batch that H_S holds; incoming: the same columns, prepared for its store;
     codes: int64[batch], the key codes of the batch; rows: int64[n], the rows that are still to
@@ -104,7 +104,7 @@ class StreamBuffer:
         return len(self.rows)
 
     def look_up(self, master: MasterRelation) -> np.ndarray:
-        """Find the span of each tuple in R's index, and remove the tuples whose keys have none.
+        """Find the span of each tuple in R's index, and remove the tuples whose keys have no span.
         Return the removed rows, int64[m]."""
         self.spans = master.partitions_of(self.codes[self.rows])
         somewhere = self.spans[:, 0] < self.spans[:, 1]
@@ -114,8 +114,8 @@ class StreamBuffer:
         return absent
 
     def reject(self, keys: KeyFilter) -> np.ndarray:
-        """Remove the tuples whose keys the filter rejects. ``look_up`` must have been called.
-        Return the removed rows, int64[m]."""
+        """Remove the tuples whose keys the filter rejects. The caller must have called ``look_up``
+        before. Return the removed rows, int64[m]."""
         rejected = keys.rejects(self.codes[self.rows], self.spans)
         rows = self.rows[rejected]
         if len(rows):
@@ -127,7 +127,7 @@ class StreamBuffer:
         return self.layout.columns(self.codes[rows], self.held.take(pa.array(rows)).columns)
 
     def keep(self, which: np.ndarray | slice) -> None:
-        """Keep only these tuples, bool[n] or a slice."""
+        """Keep only the selected tuples. which: a mask, bool[n], or a slice."""
         self.rows, self.sizes, self.spans = self.rows[which], self.sizes[which], self.spans[which]
 
     def drop(self, count: int) -> None:

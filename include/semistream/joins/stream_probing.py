@@ -25,17 +25,17 @@ def steps(
 
 
 def step_rows(h_s: float) -> int:
-    """Return the tuples of a step: at most a quarter of the tuples that H_S holds, as H_R changes
-    while the misses wait to enter H_S."""
+    """Return the number of tuples in a step: at most a quarter of the tuples that H_S holds,
+    because H_R changes while the misses wait to enter H_S."""
     return min(PROBE_ROWS, max(int(h_s / 4), LEAST_PROBED))
 
 
 def probe(
     h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray, output: Output
 ) -> Generator[JoinOutput, None, np.ndarray]:
-    """Join the tuples whose keys H_R knows. Return the rows whose keys it does not know, int64[n].
+    """Join the tuples whose keys H_R knows. Return the rows with other keys, int64[n].
 
-    A tuple whose key is cached but matches nothing has no match in R, as H_R holds all master
+    A tuple whose key is cached but matches nothing has no match in R, because H_R holds all master
     tuples of a cached key.
     """
     firsts, counts, hits = h_r.probe(codes)

@@ -21,8 +21,9 @@ LINE = 64  # bytes, at a multiple of which a column's values begin
 
 
 class Column:
-    """A column's place in the tuples. Values of fixed width lie in the tuple (a boolean takes a
-    byte). For the others the tuple holds address and size, and the values lie in the heap."""
+    """The position of a column in the tuples. Values of fixed width lie in the tuple (a boolean
+    takes a byte). For values of variable width, the tuple holds address and size, and the values
+    lie in the heap."""
 
     def __init__(self, kind: pa.DataType, rows: np.ndarray, first: int):
         self.kind, self.rows, self.first, self.width = kind, rows, first, self.bytes_per_slot(kind)
@@ -65,14 +66,14 @@ class Column:
 
 
 def rows_in(schema: pa.Schema, size: int, strings: float = 0.0) -> int:
-    """Return the most tuples that fit into `size` bytes with `strings` bytes of strings each; at
-    least 1."""
+    """Return the number of tuples, at least 1, that fit into `size` bytes if each has `strings`
+    bytes of strings."""
     return max(int(size / (TupleStore.slot_bytes(schema) + strings)), 1)
 
 
 class Incoming:
     """A record batch whose rows are put into a store, a few at a time. Its columns are prepared
-    once for all of them."""
+    only once."""
 
     def __init__(self, batch: pa.RecordBatch):
         self._batch = batch
@@ -81,8 +82,8 @@ class Incoming:
     def columns(
         self, of: Sequence[Column]
     ) -> list[tuple[tuple[np.ndarray, ...], np.ndarray | None]]:
-        """Return for each column the arrays to copy, and where it is null, bool[rows], or None if
-        nowhere."""
+        """Return two things for each column: the arrays to copy, and a mask, bool[rows], of its
+        nulls. The mask is None if there are no nulls."""
         if not self._columns:
             self._columns = [
                 (
@@ -150,8 +151,8 @@ class TupleStore:
         return at
 
     def get(self, slots: np.ndarray, which: Sequence[int] | None = None) -> list[pa.Array]:
-        """Return columns of the tuples in these slots, int64[n]: all columns, or those numbered in
-        `which`."""
+        """Return columns of the tuples in these slots, int64[n]: all columns, or the columns with
+        the numbers in `which`."""
         numbers, n = range(len(self.columns)) if which is None else which, len(slots)
         null = [i for i in numbers if i in self._null]
         wanted, end = [], 0
@@ -180,8 +181,8 @@ class TupleStore:
     def _array(
         self, column: Column, n: int, values: np.ndarray, null: np.ndarray | None
     ) -> pa.Array:
-        """Return an Arrow array of a column's values in n tuples, uint8[n * width]. null: uint8[n],
-        not 0 where a value is null."""
+        """Return a column's values in n tuples, uint8[n * width], as an Arrow array. null:
+        uint8[n], not 0 where a value is null."""
         validity, buffers = None, [values]
         if null is not None and null.any():
             validity = pa.py_buffer(np.packbits(null == 0, bitorder="little"))
@@ -216,8 +217,7 @@ class TupleStore:
         addresses, so that no gaps are left between them. Return the new end of the heap. slots:
         integers[n], an array for each column of variable length.
 
-        The gaps of one part of the heap are closed after those of another, as that takes little
-        memory.
+        The heap is processed in parts, one after the other, because this takes little memory.
         """
         columns = list(zip(self.variable, slots, strict=True))
         end = max(kernels.last(x.starts, s) for x, s in columns) + 1
@@ -241,8 +241,8 @@ class TupleStore:
 
     @property
     def tuples(self) -> np.ndarray:
-        """The bytes of each slot as one element, void[slots], so that a tuple can be moved
-        whole."""
+        """The bytes of each slot as one element, void[slots], so that a whole tuple can be moved at
+        once."""
         return self.rows.view(np.dtype((np.void, self.width)))[:, 0]
 
     @property

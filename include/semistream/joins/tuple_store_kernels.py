@@ -40,8 +40,8 @@ def copy(to, at, source, begin, size):
 
 @njit(cache=True)
 def scatter(source, size, of, rows, width, first, slots):
-    """Copy the values of a column, of `size` bytes each, into tuples, at offset `first`: value
-    of[i] goes into the tuple in slots[i].
+    """Copy the values of a column, of `size` bytes each, into tuples, at the offset `first` in the
+    tuple: value of[i] goes into the tuple in slots[i].
 
     in      source uint8[bytes], of int64[n], slots int64[n]
     out     rows uint8[slots * width]
@@ -52,10 +52,10 @@ def scatter(source, size, of, rows, width, first, slots):
 
 @njit(cache=True)
 def gather(rows, width, slots, columns, out):
-    """Copy columns of the tuples in slots, each column's values one after the other. This is done
-    in groups of tuples, each of which is fetched from memory once, as a whole.
+    """Copy columns of the tuples in slots, each column's values one after the other. Tuples are
+    copied in groups, so that each tuple is fetched from memory only once.
 
-    in      rows uint8[slots * width], slots int64[n], columns int64[k, 3]: of each where it begins
+    in      rows uint8[slots * width], slots int64[n], columns int64[k, 3]: of each its offset
             in a tuple, its bytes, and where its values begin in out
     out     out uint8[bytes]
     """
@@ -73,7 +73,7 @@ def gather(rows, width, slots, columns, out):
 
 @njit(cache=True)
 def put(offsets, data, rows, starts, lengths, heap, slots, at):
-    """Copy the values of rows to heap[at:], one after the other. Return the end.
+    """Copy the values of rows to heap[at:], one after the other. Return the end of the last value.
 
     in      offsets int32[rows + 1], data uint8[bytes], rows int64[n], slots int64[n]
     out     heap uint8[capacity], starts uint32[slots], lengths uint32[slots]
@@ -106,8 +106,8 @@ def get(starts, lengths, heap, offsets, out):
 
 @njit(cache=True)
 def put_paged(offsets, data, rows, starts, lengths, heap, link, shift, slots, at):
-    """Copy the value of rows[i] to heap[at[i]:], continuing in the linked pages of 2**shift
-    bytes.
+    """Copy the value of rows[i] to heap[at[i]:]. A value that does not fit into one page of
+    2**shift bytes continues in the linked page.
 
     in      offsets int32[rows + 1], data uint8[bytes], rows int64[n], link int32[pages],
             slots int64[n]
@@ -131,7 +131,7 @@ def put_paged(offsets, data, rows, starts, lengths, heap, link, shift, slots, at
 
 @njit(cache=True)
 def get_paged(starts, lengths, heap, link, shift, offsets, out):
-    """Copy n values out of the linked pages of 2**shift bytes, one after the other.
+    """Copy n values, one after the other, out of linked pages of 2**shift bytes.
 
     in      starts uint32[n], lengths uint32[n], heap uint8[pages << shift], link int32[pages]
     out     offsets int32[n + 1], their Arrow offsets; out uint8[bytes]
@@ -154,7 +154,7 @@ def get_paged(starts, lengths, heap, link, shift, offsets, out):
 def readdress(starts, lengths, slots, moved, shift):
     """Update addresses after pages of 2**shift bytes were moved.
 
-    in      lengths uint32[slots], slots int64[n], moved int32[pages], where each page is now
+    in      lengths uint32[slots], slots int64[n], moved int32[pages], the new number of each page
     in/out  starts uint32[slots]
     """
     for s in slots:
@@ -165,7 +165,8 @@ def readdress(starts, lengths, slots, moved, shift):
 
 @njit(cache=True)
 def slide(starts, lengths, heap, slots, at):
-    """Move the values of slots, whose addresses ascend, down to heap[at:]. Return the end.
+    """Move the values of slots, whose addresses ascend, down to heap[at:]. Return the end of the
+    last value.
 
     in      lengths uint32[slots], slots integers[n]
     in/out  starts uint32[slots], heap uint8[capacity]
@@ -181,7 +182,7 @@ def slide(starts, lengths, heap, slots, at):
 
 @njit(cache=True)
 def last(starts, slots):
-    """Return the highest address of these slots, 0 for none.
+    """Return the highest address of these slots; 0 if there are no slots.
 
     in      starts uint32[slots], slots integers[n]
     """
@@ -193,8 +194,8 @@ def last(starts, slots):
 
 @njit(cache=True)
 def count(starts, lengths, slots, step, number):
-    """Count the addresses of these slots in each part of the heap, of `step` bytes. Empty values do
-    not count.
+    """Count these slots by the part of the heap, of `step` bytes, in which their addresses lie.
+    Empty values do not count.
 
     in      starts uint32[slots], lengths uint32[slots], slots integers[n]
     out     number int64[parts]
@@ -223,9 +224,10 @@ def within(starts, lengths, slots, low, high, slot, start, length):
 
 @njit(cache=True)
 def by_address(start, low, step):
-    """Return the order, uint32[n], of distinct addresses from low to low + step - 1. They are
-    sorted by counting in as many ranges as there are addresses. As a range has step / n bytes, it
-    holds no more addresses than that, and the sort takes at most a multiple of n + step steps.
+    """Return the order, uint32[n], of distinct addresses from low to low + step - 1. The addresses
+    are sorted by counting, in as many ranges as there are addresses. A range has step / n bytes and
+    therefore at most so many addresses, so that the sort takes at most a multiple of n + step
+    steps.
 
     in      start uint32[n]
     """
@@ -250,7 +252,8 @@ def by_address(start, low, step):
 
 @njit(cache=True)
 def shift(starts, live, by, size):
-    """Subtract a rotation of the heap, of `size` bytes, from the first `live` addresses.
+    """Adjust the first `live` addresses to a rotation of the heap by `by` bytes. size: bytes of the
+    heap.
 
     in/out  starts uint32[slots]
     """

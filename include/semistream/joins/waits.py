@@ -1,4 +1,5 @@
-"""The times that stream tuples waited, as a histogram that can be summed, and since when."""
+"""The waiting times of stream tuples, as a histogram that can be summed, and the times from which
+they count."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ PER_OCTAVE = 8  # bins per doubling: a wait is known to 9%
 
 class Waits(Counter[int]):
     """Numbers of tuples by bin: bin i counts the tuples that waited up to LEAST 2^(i / PER_OCTAVE)
-    s. Tuples that did not wait may be left out."""
+    seconds. Tuples that did not wait may be left out."""
 
     def note(self, seconds: float, tuples: int) -> None:
         """Count `tuples` tuples that waited this many seconds each."""
@@ -21,14 +22,14 @@ class Waits(Counter[int]):
             self[number] += tuples
 
     def since(self, before: Waits) -> Waits:
-        """Return the counts less those of ``before``, an earlier copy."""
+        """Return the counts minus those of ``before``, an earlier copy."""
         return Waits(
             {number: n - before[number] for number, n in self.items() if n > before[number]}
         )
 
     def median(self, tuples: int) -> float:
-        """Return the median wait of `tuples` tuples, in seconds. Tuples that are not counted did
-        not wait."""
+        """Return the median wait of `tuples` tuples, in seconds. Tuples that are missing in the
+        histogram did not wait."""
         longer = 0
         for number in sorted(self, reverse=True):
             longer += self[number]

@@ -1,16 +1,16 @@
 """R whole in memory: its key codes with a hash table, and the columns that a join fetches.
 
-Of a snapshot these arrays are built once a machine. They lie in files in the version's directory,
-which every process maps read-only, so that the machine holds them once, however many operators use
-them::
+For a snapshot, these arrays are built once per machine. They lie in files in the version's
+directory, which every process maps read-only, so that all operators on the machine share one copy
+in memory::
 
     <version>/whole/keys.arrow      int64[k], the distinct key codes
     <version>/whole/table.arrow     int64[m], the hash table over them (``key_table``)
     <version>/whole/firsts.arrow    int64[k + 1], where each key's tuples begin
     <version>/whole/column-3.arrow  a column of R, ordered like the keys
 
-Each file is an Arrow stream of one batch, and its XXH3 checksum. A file that is damaged is built
-anew, since all of it can be read from R.
+Each file is an Arrow stream of one batch, and its XXH3 checksum. A damaged file is rebuilt, because
+all its content can be read from R.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ MOST = 2**31 - 1
 
 
 def whole_bytes(spec: JoinSpec) -> float:
-    """Estimate the bytes of R whole in memory: of each tuple its key and the fetched columns."""
+    """Estimate the bytes of R whole in memory: the key and the fetched columns of each tuple."""
     return spec.master.tuple_count * (KEY + column_bytes(spec, spec.fetched))
 
 
 def column_bytes(spec: JoinSpec, columns: Collection[str]) -> float:
-    """Estimate the bytes of a tuple's columns. Texts count with their average length in R if all of
-    R's are among them, else with as much each as R's texts have in the mean."""
+    """Estimate the bytes of these columns in a tuple. R's texts are assumed to be of equal average
+    length in all text columns."""
     schema = spec.master.schema
     texts = [f.name for f in schema if is_variable(stored_type(f.name, f.type))]
     # v_R on disk, without key codes, numbers, the offsets of strings, and the heads of pages
@@ -65,7 +65,7 @@ def column_bytes(spec: JoinSpec, columns: Collection[str]) -> float:
 
 
 def _head_bytes(master: MasterRelation) -> float:
-    """Return the bytes of pages' heads on disk, for each tuple."""
+    """Return the bytes of page headers on disk, per tuple."""
     if not isinstance(master, SnapshotRelation) or not master.tuple_count:
         return 0.0
     head = pa.RecordBatch.from_pylist([], master.schema).serialize().size
@@ -73,7 +73,7 @@ def _head_bytes(master: MasterRelation) -> float:
 
 
 def _fixed_bytes(spec: JoinSpec) -> float:
-    """Return the bytes of a tuple's fetched columns, the texts themselves aside."""
+    """Return the bytes of a tuple's fetched columns, without the texts themselves."""
     return sum(map(_width, spec.fetched_schema.types))
 
 
@@ -84,15 +84,15 @@ def _width(kind: pa.DataType) -> float:
 class WholeMaster:
     """R whole in memory.
 
-    keys: int64[k], distinct; firsts: int64[k + 1], None if no key has two tuples; columns: those of
-    ``spec.fetched``; size: bytes of all.
+    keys: int64[k], distinct; firsts: int64[k + 1], None if no key has two tuples; columns: the
+    columns in ``spec.fetched``; size: total bytes.
     """
 
     firsts: np.ndarray | None = None
 
     def __init__(self, spec: JoinSpec, most: int):
-        """Map R, and build what is missing. most: the bytes that it may take. Raises ConfigError
-        when it needs more."""
+        """Map the files of R, and build missing ones. most: the bytes that R may take. Raises
+        ConfigError when R needs more."""
         self._spec, self._most, self.size = spec, most, 0
         relation = spec.master
         if isinstance(relation, SnapshotRelation):  # all buckets, whichever the join's own are
@@ -121,7 +121,7 @@ class WholeMaster:
 
     def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (firsts int64[n], counts int64[n]): the first tuple of each key code, and the
-        number of its tuples, 0 if R lacks it."""
+        number of its tuples, which is 0 if R lacks the code."""
         codes = codes.view()
         codes.flags.writeable = False  # kernels are compiled for one kind
         at = np.empty(len(codes), np.int32)
@@ -158,8 +158,9 @@ class WholeMaster:
         return array
 
     def _held(self, relation: MasterRelation, name: str, make: Callable[[], pa.Array]) -> pa.Array:
-        """Return an array of R: mapped from its file, which is written if it is not there; of an R
-        without a directory in memory."""
+        """Return an array of R. The array is mapped from its file, which is written first if it is
+        missing. For an R without a directory, the array is built in memory. make: builds the array.
+        """
         if not isinstance(relation, SnapshotRelation):
             array = make()
             self._take(array.nbytes)
@@ -184,8 +185,8 @@ class WholeMaster:
         return array
 
     def _take(self, size: int, more: float = 0.0) -> None:
-        """Add `size` to the bytes that R takes. Raises ConfigError if R, with `more` bytes on top,
-        would exceed its memory."""
+        """Add `size` to the bytes that R takes. Raises ConfigError if R would exceed its memory.
+        more: further bytes that R will need."""
         self.size += size
         if self.size + more > self._most:
             raise ConfigError(
@@ -201,10 +202,10 @@ _NONE = np.empty(0, np.int64)
 
 
 class _Codes:
-    """R's key codes, read when they are first needed.
+    """R's key codes, which are read on first use.
 
-    distinct: int64[k], in the order in which they come; firsts: int64[k + 1]; order: int64[n], the
-    order that brings tuples of one code together, None if they are together.
+    distinct: int64[k], in the order of their occurrence; firsts: int64[k + 1]; order: int64[n], the
+    order in which tuples of the same code are adjacent, None if they already are.
     """
 
     def __init__(self, relation: MasterRelation):
@@ -280,8 +281,8 @@ def _write(path: Path, array: pa.Array) -> None:
 
 
 def _map(path: Path) -> tuple[pa.Array, int] | None:
-    """Return the array in a file, mapped read-only, and its bytes; None if there is no such file,
-    or if it is damaged."""
+    """Return the array in a file, mapped read-only, and its size in bytes; None if the file is
+    missing or damaged."""
     try:
         with open(path, "rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -296,7 +297,7 @@ def _map(path: Path) -> tuple[pa.Array, int] | None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Make a directory, and keep other processes from writing to it meanwhile."""
+    """Create a directory, and keep other processes from writing to it inside the block."""
     directory.mkdir(exist_ok=True)
     handle = os.open(directory, os.O_RDONLY)
     try:

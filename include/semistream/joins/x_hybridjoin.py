@@ -67,7 +67,7 @@ class XHybridjoin(Indexed):
     h_s: ByKey
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters, d_n: int | None = None):
-        """Open the join. d_n: d_N, if it differs from d_S (Tuned X-HYBRIDJOIN)."""
+        """Open the join. d_n: d_N, if it differs from d_S, as in Tuned X-HYBRIDJOIN."""
         super().__init__(spec, parameters, "swappable part")
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self.non_swappable = self.held = NonSwappablePart(

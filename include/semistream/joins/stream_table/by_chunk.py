@@ -21,8 +21,9 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 class Chunk:
-    """A node of Q: the tuples that arrived in one iteration. heap_start: the address of its strings
-    in the heap; heap_bytes: their bytes, gaps included; count: its tuples."""
+    """A node of Q: the tuples that arrived in one iteration. heap_start: the address of the tuples'
+    strings in the heap; heap_bytes: the strings' bytes, gaps included; count: the number of tuples.
+    """
 
     __slots__ = ("arrived", "closed", "count", "heap_bytes", "heap_start")
 
@@ -34,12 +35,12 @@ class Chunk:
 class ByChunk(StreamTable):
     """A hash multimap of tuples in a ring, and a queue of `chunks` chunks.
 
-    The slots form a ring of ``capacity``, and so do the heap bytes for strings; ``resize`` changes
-    both sizes. Q holds for each chunk its tuples, the heap address behind them, and its arrival
-    time.
+    The ring has ``capacity`` slots. The heap bytes for strings form a second ring. ``resize``
+    changes the sizes of both. For each chunk, Q holds its tuples, the heap address behind its
+    strings, and its arrival time.
 
-    chunks: N, or N q, the iterations of an R-cycle; largest_w: the most tuples of a chunk that are
-    useful.
+    chunks: N, or N q, the iterations of an R-cycle; largest_w: the largest useful number of tuples
+    in a chunk.
     """
 
     # key, back, same, flags, head: bytes of a tuple beside its payload
@@ -73,8 +74,8 @@ class ByChunk(StreamTable):
         return self._live
 
     def w(self, capacity: int) -> int:
-        """Return the tuples per iteration for a capacity: as many as fill it in one R-cycle, at
-        most ``largest_w``."""
+        """Return w, the tuples per iteration, for a capacity: as many as fill the capacity in one
+        R-cycle, at most ``largest_w``."""
         return max(min(capacity // self.chunks, self.largest_w), 1)
 
     @property
@@ -88,8 +89,8 @@ class ByChunk(StreamTable):
         return self.queue[-1].count if self.queue and not self.queue[-1].closed else 0
 
     def open(self, strings: float, most: int) -> None:
-        """Reserve memory. If strings are too long for one tuple in each chunk, assume the longest
-        strings that fit; fewer tuples then wait."""
+        """Reserve memory. If strings are too long for one tuple in each chunk, the longest strings
+        that fit are assumed, and fewer tuples can wait."""
         self.strings = max(min(strings, most / self.chunks - self.slot_bytes), 0.0)
         self.most = max(most // self.slot_bytes, 1)
         self.most_heap = min(most, MOST_HEAP) if self.layout.has_strings else 0
@@ -108,7 +109,7 @@ class ByChunk(StreamTable):
         return count
 
     def _fitting(self, sizes: np.ndarray, most: int) -> int:
-        """Return how many of the next tuples fit with the present division of the bytes, at most
+        """Return how many of the next tuples fit if the bytes are divided as they are now, at most
         `most`. sizes: int64[n], bytes of each tuple's strings."""
         count = min(len(sizes), most, self.capacity - self.live)
         if count <= 0 or not self.store.variable:
@@ -184,8 +185,8 @@ class ByChunk(StreamTable):
     # Probing
 
     def slots(self, first: int, count: int) -> np.ndarray:
-        """Return the slots of `count` tuples in the order of arrival, int64[count]. first: how many
-        tuples in H_S are older than these."""
+        """Return the slots of `count` tuples in the order of arrival, int64[count]. first: the
+        number of older tuples in H_S."""
         return (self.oldest + first + np.arange(count, dtype=np.int64)) % max(self.capacity, 1)
 
     def mark(self, tuples: np.ndarray) -> int:
@@ -216,9 +217,10 @@ class ByChunk(StreamTable):
     def frequent(self, present: int, absent: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Find join values with at least `present` waiting tuples, and values with at least
         `absent` waiting tuples of which the oldest has waited long without a match. If there are
-        more than `most`, only the most frequent are returned.
+        more than `most` values, only the most frequent ones are returned.
 
-        Return (values int64[n], their tuples int32[n], `present` as it was applied).
+        Return (values int64[n], tuples of each value int32[n], the minimum that was used in place
+        of `present`).
         """
         histogram = np.zeros(4096, np.int64)
 
@@ -291,7 +293,7 @@ class ByChunk(StreamTable):
         return self.size
 
     def _resized(self, size: int) -> bool:
-        """Divide `size` bytes between slots and strings, and move the ring. Return whether that was
+        """Divide `size` bytes between slots and strings, and move the ring. Return whether this was
         possible."""
         capacity = int(size // self.tuple_bytes)
         heap = int(size - capacity * (self.tuple_bytes - self.strings)) if self.most_heap else 0
@@ -301,8 +303,9 @@ class ByChunk(StreamTable):
         return done
 
     def _move(self, capacity: int, heap_capacity: int) -> bool:
-        """Move the ring to another size, in tuples and in bytes of strings. Return False and change
-        nothing while too many tuples wait, or while their strings lie too high."""
+        """Move the ring to another size, given in tuples and in bytes of strings. Return False and
+        change nothing while too many tuples wait, or while their strings have addresses that are
+        too high."""
         if capacity == self.capacity and heap_capacity == self.heap_capacity:
             return True
         shift = self.queue[0].heap_start if self.heap_live else 0
@@ -343,7 +346,8 @@ class ByChunk(StreamTable):
         self.queue.clear()
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Return the waiting tuples in the order of age, and which have a match."""
+        """Return the waiting tuples in the order of age, with a column that says whether each has a
+        match."""
         if not self.opened:
             return {}
         portions = (
@@ -356,7 +360,7 @@ class ByChunk(StreamTable):
         return {"strings": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
-        """Restore waiting tuples. The table must be open and have its size."""
+        """Restore waiting tuples. The table must be open and have its final size."""
         at = 0
         for count, closed in values["chunks"]:
             if count:

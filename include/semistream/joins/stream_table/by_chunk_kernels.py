@@ -1,9 +1,10 @@
 """Numba kernels of H_S by chunk (`ByChunk`).
 
-H_S is a hash multimap in a ring of ``cap`` slots, the oldest tuple at ``oldest``, ``live`` tuples.
-A bucket's chain links the newest tuple of each distinct key (``back``), newest first; ``same``
-links a tuple to the next older one of its key. Expiry only moves ``oldest``: a link is valid as
-long as it leads to an older tuple of the window (`_older`), so nothing is searched for and deleted.
+H_S is a hash multimap in a ring of ``cap`` slots, with ``live`` tuples, the oldest of them at
+``oldest``. A bucket's chain links the newest tuple of each distinct key (``back``), newest first;
+``same`` links a tuple to the next older one of its key. When tuples expire, only ``oldest`` moves.
+A link is valid as long as it leads to an older tuple of the window (`_older`), so that links need
+not be searched and deleted.
 
 Arrays: key int64[cap], key codes; back, same int32[cap], slots or -1; flags uint8[cap], MATCHED and
 SUPERSEDED (a newer tuple of this key exists); head int32[buckets], the newest tuple of each bucket,
@@ -27,8 +28,8 @@ def _position(slot, oldest, cap):
 
 @njit(inline="always")
 def _older(link, position, oldest, cap):
-    """Return the link if it leads to a tuple of the window that is older than `position`; else -1,
-    as its tuple has expired."""
+    """Return the link if it leads to a tuple of the window that is older than `position`. Otherwise
+    the linked tuple has expired: return -1."""
     if link >= 0 and _position(link, oldest, cap) < position:
         return link
     return -1
@@ -36,8 +37,8 @@ def _older(link, position, oldest, cap):
 
 @njit(inline="always")
 def _head(code, head, key, oldest, live, cap):
-    """Return the newest tuple of the code's bucket, or -1. A slot that a tuple of another bucket
-    has taken over is not a head.
+    """Return the newest tuple of the code's bucket, or -1. A slot that is now used by a tuple of
+    another bucket does not count.
 
     in      head int32[buckets], key int64[cap]
     """
@@ -94,7 +95,7 @@ def append(codes, head, key, back, same, flags, oldest, live, cap):
 
 @njit(cache=True)
 def rebuild(head, key, back, same, flags, live, cap):
-    """Link the tuples 0..live-1 anew after the ring was moved. MATCHED is kept.
+    """Link the tuples 0..live-1 again after the ring was moved. The flag MATCHED is kept.
 
     in/out  key int64[cap], flags uint8[cap]
     out     head int32[buckets], back int32[cap], same int32[cap]
@@ -107,8 +108,8 @@ def rebuild(head, key, back, same, flags, live, cap):
 
 @njit(cache=True)
 def find(codes, head, key, back, same, oldest, live, cap, found, counts):
-    """Find the newest tuple of each code, or -1, and the number of its tuples. Return the sum of
-    these numbers.
+    """Find the newest tuple of each code, -1 if there is none, and the number of the code's tuples.
+    Return the sum of these numbers.
 
     in      codes int64[n], head int32[buckets], key int64[cap], back int32[cap], same int32[cap]
     out     found int32[n], counts int32[n]
@@ -149,10 +150,10 @@ def pairs(first, last, found, same, oldest, cap, out_row, out_slot):
 
 @njit(cache=True)
 def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, out_n, histogram):
-    """Find join values with at least `present_n` waiting tuples, and values with at least
-    `absent_n` of which the oldest is in the older half of the window and still unmatched, so that
-    the value probably has no master tuple. Return their number; histogram[min(n, len - 1)] counts
-    the values with n tuples.
+    """Find join values with at least `present_n` waiting tuples. Also find values with at least
+    `absent_n` waiting tuples of which the oldest is in the older half of the window and still
+    unmatched, so that the value probably has no master tuple. Return the number of found values;
+    histogram[min(n, len - 1)] counts the values with n tuples.
 
     in      key int64[cap], same int32[cap], flags uint8[cap]
     in/out  histogram int64[h]

@@ -1,10 +1,10 @@
 """H_S and Q of the index-based joins: tuples wait in the order of age and leave key by key.
 
-A key's master tuples may lie in several disk partitions: a key with several tuples at a border, or
-keys with the same hash code. A stream tuple stores its key's range of partitions. It takes part in
-an iteration only if that reads the whole range, and then leaves, with a match or without. The hash
-table is laid out by partition, so that all tuples that wait for a partition are found without
-examining others.
+A key's master tuples may lie in several disk partitions, if the key has tuples on both sides of a
+border, or shares its hash code with other keys. A stream tuple stores the range of partitions for
+its key. The tuple takes part in an iteration only if that iteration reads the whole range. It then
+leaves, with a match or without. The hash table is laid out by partition, so that all tuples that
+wait for a partition are found without examining others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class ByKey(StreamTable):
 
     @property
     def oldest(self) -> int:
-        """The slot of the oldest tuple, which is the leader of its key; -1 when no tuple waits."""
+        """The slot of the oldest tuple, which is the oldest of its key and so the key's leader; -1
+        when no tuple waits."""
         return int(self.q[OLDEST])
 
     @property
@@ -100,12 +101,12 @@ class ByKey(StreamTable):
         self._opened_at, self.opened = time.perf_counter(), True
 
     def resize(self, size: int) -> int:
-        """Keep the size that the table was opened with, and return it."""
+        """Return the size with which the table was opened. This layout cannot change its size."""
         return self.size
 
     def divide(self, capacity: int) -> None:
-        """Let at most `capacity` tuples wait, and give the remaining bytes to the heap. The hash
-        table keeps its size."""
+        """Limit the table to `capacity` waiting tuples, and give the remaining bytes to the heap.
+        The hash table keeps its size."""
         self.capacity = capacity
         left = self.size - capacity * self.slot_bytes - (self.most - capacity) * 4
         self.heap_capacity = min(max(left, 0), len(self.store.heap))
@@ -159,8 +160,8 @@ class ByKey(StreamTable):
         return int(self.link[slot, kernels.FIRST]), int(self.link[slot, kernels.LAST])
 
     def following(self, span: Span) -> Span:
-        """Return the partitions that may hold the oldest key that is not in this span alone; an
-        empty range if no such tuple waits."""
+        """Return the span of the oldest waiting tuple that needs partitions outside of the given
+        span; an empty range if no such tuple waits."""
         slot = kernels.outside(self.oldest, *span, self.link)
         return self.span(slot) if slot >= 0 else (0, 0)
 
@@ -191,7 +192,7 @@ class ByKey(StreamTable):
 
     def within(self, span: Span) -> np.ndarray:
         """Return the leaders whose partitions all lie in the span, int32[n]. Once these partitions
-        were read, their tuples are finished, with a match or without."""
+        have been read, all tuples of the leaders' keys are finished, with a match or without."""
         place = *span, self._share, self.head, self.link
         out = np.empty(kernels.within(*place, np.empty(0, np.int32)), np.int32)
         if len(out):
@@ -222,8 +223,8 @@ class ByKey(StreamTable):
         return Ages.of(longest * TICK, total * TICK, self.live)
 
     def age_by(self, ages: Ages) -> None:
-        """Set the arrival times of the restored tuples back by these ages. ``restore`` has put the
-        oldest tuple in as a batch of its own, so that it has its own arrival time."""
+        """Move the arrival times of the restored tuples into the past by these ages. ``restore``
+        has put the oldest tuple into a separate batch, so that it has a separate arrival time."""
         if self.live:
             oldest, others = (min(age, MOST_AGE) for age in ages)
             self._opened_at -= others
@@ -256,7 +257,7 @@ class ByKey(StreamTable):
         return self.key[leaders[order[:most]]]
 
     def waiting(self, partitions: int) -> np.ndarray:
-        """Return the tuples that wait for each partition and no other, int64[partitions]."""
+        """Return how many tuples wait for each partition and no other one, int64[partitions]."""
         counts = np.zeros(partitions, np.int64)
         kernels.waiting(self.link, self.q, counts)
         return counts
@@ -311,5 +312,5 @@ class ByKey(StreamTable):
 
 
 def _wrapped(tick: int) -> int:
-    """Return a tick as an int32, which wraps around."""
+    """Return a tick as an int32, with wrap-around."""
     return (tick + 2**31) % 2**32 - 2**31

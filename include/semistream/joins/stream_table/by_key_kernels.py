@@ -38,7 +38,7 @@ def _bucket(code, first, share):
 
 @njit(inline="always")
 def _leader(code, b, head, key, link):
-    """Return the leader of the code's key, in bucket b, or -1.
+    """Return the leader of the code's key, which is in bucket b; -1 if there is none.
 
     in      head int32[buckets], key int64[slots], link int32[slots, 8]
     """
@@ -105,9 +105,9 @@ def append(codes, spans, arrived, share, head, key, link, flags, q, slots):
 
 @njit(cache=True)
 def find(codes, firsts, first, last, share, head, key, link, flags, found, counts, met):
-    """Find the leader of each code, or -1, and the number of its key's tuples, for keys whose
-    partitions all lie in [first, last). Leaders found for the first time in this iteration get MET.
-    Return (sum of counts, leaders met).
+    """Find the leader of each code, -1 if there is none, and the number of tuples of the code's
+    key. Only keys whose partitions all lie in [first, last) count. Leaders found for the first time
+    in this iteration get the flag MET. Return (sum of counts, leaders that got MET).
 
     firsts: the first partition that may hold each code.
 
@@ -138,7 +138,8 @@ def find(codes, firsts, first, last, share, head, key, link, flags, found, count
 
 @njit(cache=True)
 def within(first, last, share, head, link, out):
-    """Find the leaders whose partitions all lie in [first, last). Return their number.
+    """Find the leaders (the oldest tuple of each key) whose partitions all lie in [first, last).
+    Return their number.
 
     in      head int32[buckets], link int32[slots, 8]
     out     out int32[k], the first k of them
@@ -159,7 +160,7 @@ def within(first, last, share, head, link, out):
 
 @njit(cache=True)
 def count(leaders, link):
-    """Return the number of tuples of these leaders' keys.
+    """Return how many tuples the keys of these leaders have together.
 
     in      leaders int32[n], link int32[slots, 8]
     """
@@ -210,8 +211,8 @@ def remove(leaders, share, head, key, link, q, out):
 
 @njit(cache=True)
 def in_age_order(slot, one_batch, link, out):
-    """Write slots of Q from `slot` on, as many as out takes, or only those of the slot's batch.
-    Return (their number, the slot behind them).
+    """Write the slots of Q in the order of age, from `slot` on, until out is full or, for
+    one_batch, the slot's batch ends. Return (number of slots written, the slot after them).
 
     in      link int32[slots, 8]
     out     out int64[k]
@@ -257,7 +258,7 @@ def frequent(link, q, least, below, histogram, out):
 
 @njit(cache=True)
 def waiting(link, q, counts):
-    """Add to counts[p] the tuples whose key can be in partition p only.
+    """Add to counts[p] the number of tuples whose key can be in partition p only.
 
     in      link int32[slots, 8], q int64[5]
     in/out  counts int64[partitions]

@@ -39,8 +39,8 @@ SAMPLED = 1000  # incoming tuples whose strings are measured to divide the bytes
 class Visit:
     """Tuples that wait for one partition, grouped by key.
 
-    slots, keys: int64[n]; number: int32[n], at the leader of a key the number of its tuples, else
-    0; met: bool[n], whether a leader's key was found in R; matched: bool[n].
+    slots, keys: int64[n]; number: int32[n], for the leader of a key the number of the key's tuples,
+    otherwise 0; met: bool[n], whether a leader's key was found in R; matched: bool[n].
     """
 
     def __init__(self, h_s: ByPartition, slots: np.ndarray):
@@ -53,7 +53,7 @@ class Visit:
 
     @property
     def removed(self) -> Removed:
-        """The tuples of the visit. Their waiting times are part of `ByPartition.remove`."""
+        """The tuples of the visit. `ByPartition.remove` returns their waiting times."""
         return Removed(self.slots, self.matched, 0.0, 0.0, 0)
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
@@ -72,11 +72,11 @@ class Visit:
 
 class ByPartition(StreamTable):
     """Waiting tuples in blocks. The blocks of a partition are linked, and a partition's tuples
-    leave together. Strings lie in pages, which are linked per partition too, so that leaving tuples
+    leave together. Strings lie in pages that are also linked by partition, so that leaving tuples
     leave no gaps.
 
-    There is no hash table and there are no links between tuples: beside its payload a tuple takes 9
-    bytes, and its share of a block's 16. partitions: N, the partitions of R.
+    There is no hash table, and tuples are not linked: besides its payload a tuple takes 9 bytes,
+    and its share of a block's 16. partitions: N, the number of R's partitions.
     """
 
     store: PagedStore
@@ -100,8 +100,8 @@ class ByPartition(StreamTable):
         self.blocks = self.page_count = 0  # numbers that the memory suffices for
 
     def open(self, strings: float, most: int, width: int = 0, shift: int = 0) -> None:
-        """Reserve memory. width: tuples per block, shift: 2**shift bytes per page; 0: the best for
-        `most` bytes."""
+        """Reserve memory. width: tuples per block; shift: 2**shift is the size of a page in bytes;
+        0 stands for the best value for `most` bytes."""
         self.strings, room = strings, max(most - self._fixed, 0)
         tuples = room / (self._slot + strings)
         self.width = width or next((w for w in WIDTHS if tuples >= BLOCKS * w * self.partitions), 1)
@@ -119,7 +119,7 @@ class ByPartition(StreamTable):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes with a single block."""
+        """The bytes that the table takes with a single block."""
         return self._fixed + self.block_bytes
 
     @property
@@ -149,8 +149,8 @@ class ByPartition(StreamTable):
         return self.divide(blocks, min(left // self.store.page_bytes, len(self.store.link)))
 
     def divide(self, blocks: int, pages: int) -> int:
-        """Set the number of blocks, and of pages for strings. Return the bytes in use, which stay
-        larger while waiting tuples need more."""
+        """Set the number of blocks, and of pages for strings. Return the bytes in use, which may be
+        more while waiting tuples need more."""
         if self.q[USED] > blocks or self.pages[USED] > pages:
             self.q[MOST] = min(blocks, self.blocks)
             self.pages[MOST] = min(pages, self.page_count)
@@ -222,22 +222,23 @@ class ByPartition(StreamTable):
     # Probing
 
     def next(self, position: int) -> int:
-        """Return the first partition from `position` on for which tuples wait, or -1."""
+        """Return the first partition, from `position` on, for which tuples wait; -1 if there is
+        none."""
         return kernels.next_waiting(self.waiting, position)
 
     @property
     def oldest(self) -> int:
-        """The partition for which the oldest tuple waits. Some tuple must wait."""
+        """The partition for which the oldest tuple waits. At least one tuple must wait."""
         return int(np.argmin(np.where(self.waiting > 0, self.first, np.inf)))
 
     @property
     def age(self) -> float:
-        """Seconds that the oldest tuple has waited. Some tuple must wait."""
+        """Seconds that the oldest tuple has waited. At least one tuple must wait."""
         return float(time.perf_counter() - self.first[self.oldest])
 
     def upcoming(self, partition: int, number: int) -> list[int]:
-        """Return this partition and the next ones with waiting tuples, `number` in all. After the
-        last partition of R the search continues at the first."""
+        """Return this partition and the next ones with waiting tuples, `number` partitions in
+        total. After the last partition of R the search continues at the first."""
         out = [partition]
         while len(out) < number:
             behind = self.next(out[-1] + 1)
@@ -245,8 +246,8 @@ class ByPartition(StreamTable):
         return out
 
     def visits(self, partition: int) -> Iterator[Visit]:
-        """Yield the tuples that wait for this partition, VISITED at a time. They stay until
-        `remove`."""
+        """Yield the tuples that wait for this partition, VISITED at a time. The tuples stay in H_S
+        until `remove` is called."""
         block, at, left = int(self.head[partition]), 0, int(self.waiting[partition])
         while left:
             slots = np.empty(min(left, VISITED), np.int64)
@@ -263,8 +264,8 @@ class ByPartition(StreamTable):
     # Leaving
 
     def remove(self, p: int) -> Removed:
-        """Remove partition p's tuples. Return how long they waited; `visits` has yielded the tuples
-        themselves."""
+        """Remove the tuples of partition p. Return how long they waited; `visits` has yielded the
+        tuples themselves."""
         now, n = time.perf_counter(), int(self.waiting[p])
         removed = Removed.none()._replace(
             seconds=float(n * now - self.arrived[p]),
@@ -324,8 +325,8 @@ class ByPartition(StreamTable):
         )
 
     def age_by(self, ages: Ages) -> None:
-        """Set the arrival times of the waiting tuples back by these ages. A tuple of the first
-        partition gets the oldest age."""
+        """Move the arrival times of the waiting tuples into the past by these ages. A tuple of the
+        first partition with waiting tuples gets the oldest age."""
         somewhere = np.flatnonzero(self.waiting)
         if len(somewhere):
             came = time.perf_counter() - ages.others
@@ -342,8 +343,8 @@ class ByPartition(StreamTable):
         return filled(kernels.slots_of, int(number.sum()), np.int64, first, number, *blocks)
 
     def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """Return the newest waiting tuples, number[i] of each partition i, as a reader for a
-        state."""
+        """Return a reader of the newest waiting tuples, for saving: number[i] tuples of each
+        partition i."""
         ends = np.cumsum(number, dtype=np.int64)
         cuts = np.unique(
             [0, *np.searchsorted(ends, np.arange(SAVED_ROWS, ends[-1], SAVED_ROWS)), len(number)]
@@ -352,7 +353,8 @@ class ByPartition(StreamTable):
 
     @property
     def not_snapped(self) -> np.ndarray:
-        """How many tuples of each partition the last snapshot lacks, int32[partitions]."""
+        """The number of tuples of each partition that the last snapshot does not contain,
+        int32[partitions]."""
         return self.waiting - np.maximum(self.snapped, 0)
 
     def snap(self) -> None:

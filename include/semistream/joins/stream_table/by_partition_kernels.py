@@ -1,16 +1,18 @@
 """Numba kernels of H_S by partition (`ByPartition`).
 
 Tuples lie in blocks of ``width`` slots, tuple i of block b in slot b * width + i. A partition's
-blocks are linked, the one being filled first. Free blocks below the high-water mark are linked by
-NEXT.
+blocks are linked, beginning with the block that is being filled. Free blocks below the high-water
+mark are linked by NEXT.
 
 Arrays: key int64[slots], key codes; block int32[blocks, 4]; head int32[partitions], the first block
-of each or -1; waiting int32[partitions], its tuples; q int64[5], see below.
+of each partition, or -1; waiting int32[partitions], the number of waiting tuples; q int64[5], whose
+elements are the constants FREE to LIVE.
 
-Their strings lie in pages of 2**shift bytes, which belong to a partition and are linked in the
-order in which they were filled (`PagedStore`): link int32[pages], the page behind each or -1; page
-int32[partitions], the first one of each or -1; end int64[partitions], where its last string ends,
-in its last page; pages int64[4], as the first four of q.
+The tuples' strings lie in pages of 2**shift bytes. The pages of a partition are linked in the order
+in which they were filled (`PagedStore`): link int32[pages], the next page of each page, or -1; page
+int32[partitions], the first page of each partition, or -1; end int64[partitions], where the
+partition's last string ends, in its last page; pages int64[4], with the same elements as the first
+four of q.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ FREE, HIGH, USED, MOST, LIVE = range(5)
 def taken(number, next_free):
     """Return a free block or page, and count it as used.
 
-    in      next_free int32[n], where the free ones are linked
+    in      next_free int32[n], which links the free ones
     in/out  number int64[4]
     """
     n = number[FREE]
@@ -61,9 +63,9 @@ def append(
     slots,
     at,
 ):
-    """Put the tuples codes[rows] into blocks: the i-th into partition[i]'s, in slots[i]. Add pages
-    to the partition for its strings of sizes[i] bytes, the first of which goes to at[i]. Return how
-    many tuples fitted.
+    """Put the tuples codes[rows] into blocks: the i-th tuple into a block of partition[i], in
+    slots[i]. Add pages to the partition for the tuple's strings of sizes[i] bytes; the first string
+    goes to at[i]. Return how many tuples fitted.
 
     in      codes int64[m], rows int64[n], partition int32[n], sizes int64[n]
     in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5],
@@ -107,8 +109,8 @@ def append(
 
 @njit(cache=True)
 def note(spans, now, reach, arrived, first):
-    """Record for tuples just appended how far their keys reach, and that they arrived at `now`, in
-    seconds.
+    """Record the arrival of newly appended tuples at `now`, in seconds, and the last partition to
+    which their keys extend.
 
     in      spans int32[n, 2]
     in/out  reach int32[partitions], arrived float64[partitions], first float64[partitions]
@@ -142,8 +144,8 @@ def slots_of(first, number, width, head, block, slots):
 
 @njit(cache=True)
 def slots_from(b, at, width, block, slots):
-    """Write the slots of a partition's tuples, from the at-th of block b on. Return block and place
-    behind the last one.
+    """Write the slots of a partition's tuples, from tuple `at` of block b on. Return (block,
+    position) after the last tuple.
 
     in      block int32[blocks, 4]
     out     slots int64[n]
@@ -158,8 +160,8 @@ def slots_from(b, at, width, block, slots):
 
 @njit(cache=True)
 def release(p, shift, head, waiting, block, q, page, end, link, pages):
-    """Free the blocks and the pages of partition p. The pages stay linked, so that its strings can
-    be read until others are put there.
+    """Free the blocks and the pages of partition p. The pages stay linked, so that strings in them
+    can be read until the pages are used again.
 
     in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5],
             page int32[partitions], end int64[partitions], link int32[pages], pages int64[4]
@@ -184,7 +186,8 @@ def release(p, shift, head, waiting, block, q, page, end, link, pages):
 
 @njit(cache=True)
 def shrink(most, head, block, q, source, target):
-    """Move blocks so that their numbers are below `most` >= q[USED]. Return how many were moved.
+    """Move blocks so that all block numbers are below `most` >= q[USED]. Return how many blocks
+    were moved.
 
     in/out  head int32[partitions], block int32[blocks, 4], q int64[5]
     out     source int32[k], target int32[k], the old and new number of each moved block
@@ -215,7 +218,7 @@ def shrink(most, head, block, q, source, target):
 
 @njit(cache=True)
 def shrink_pages(most, shift, page, end, link, pages, heap, moved, touched):
-    """Move pages so that their numbers are below `most` >= pages[USED].
+    """Move pages so that all page numbers are below `most` >= pages[USED].
 
     in/out  page int32[partitions], end int64[partitions], link int32[pages], pages int64[4], heap
             uint8[pages << shift]
@@ -258,7 +261,7 @@ def shrink_pages(most, shift, page, end, link, pages, heap, moved, touched):
 
 @njit(cache=True)
 def next_waiting(waiting, first):
-    """Return the first partition from `first` on for which tuples wait, or -1.
+    """Return the first partition, from `first` on, for which tuples wait; -1 if there is none.
 
     in      waiting int32[partitions]
     """
@@ -270,9 +273,9 @@ def next_waiting(waiting, first):
 
 @njit(cache=True)
 def group(keys, table, same, number):
-    """Group a visit's tuples by key. number: for the first tuple of a key, its leader, the key's
-    tuples, else 0; same: links from a leader to the other tuples of its key; table: the leaders, by
-    open addressing.
+    """Group a visit's tuples by key. The first tuple of a key is its leader. number: for a leader
+    the number of the key's tuples, otherwise 0; same: links from a leader to the other tuples of
+    its key; table: the leaders, by open addressing.
 
     in      keys int64[n]
     out     table int32[m], m > n, same int32[n], number int32[n]
@@ -292,8 +295,8 @@ def group(keys, table, same, number):
 
 @njit(cache=True)
 def find(codes, keys, table, number, met, found, counts):
-    """Find the leader of each code, or -1, and the number of its key's tuples. Mark the leaders
-    found as met. Return the sum of counts.
+    """Find the leader of each code, -1 if there is none, and the number of tuples of the code's
+    key. Mark the found leaders in met. Return the sum of counts.
 
     in      codes int64[k], keys int64[n], table int32[m], number int32[n]
     in/out  met bool[n]

@@ -42,7 +42,7 @@ class Ages(NamedTuple):
 
 
 class StreamTable(ABC):
-    """H_S and Q. A waiting tuple is known by its slot, an integer.
+    """H_S and Q. A waiting tuple is identified by its slot, an integer.
 
     Each layout also has ``find``, which returns `Found`; ``pairs``, which yields the (rows of R,
     slots) of found tuples in portions of bounded size; and ``remove``, which returns
@@ -70,8 +70,8 @@ class StreamTable(ABC):
 
     @abstractmethod
     def resize(self, size: int) -> int:
-        """Change the table's size to `size` bytes. Return its size afterwards: less if more is of
-        no use, more while waiting tuples need more."""
+        """Change the table's size to `size` bytes. Return the size afterwards, which is less if
+        more bytes would be useless, and more while waiting tuples need more."""
 
     @abstractmethod
     def fits(self, sizes: np.ndarray, most: int) -> int:
@@ -89,8 +89,8 @@ class StreamTable(ABC):
 
     @abstractmethod
     def age_by(self, ages: Ages) -> None:
-        """Set the arrival times of waiting tuples back by these ages: the tuples were restored from
-        a state, and had waited so long before."""
+        """Move the arrival times of waiting tuples into the past by these ages. The tuples were
+        restored from a state, and had already waited so long."""
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """Return all stream columns of the tuples in these slots, int64[n]."""
@@ -98,12 +98,12 @@ class StreamTable(ABC):
 
     @abstractmethod
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Return the waiting tuples as the table ``waiting``; nothing if the table is not open."""
+        """Return the waiting tuples as the table ``waiting``; no table if H_S is not open."""
 
     @abstractmethod
     def values(self) -> dict[str, Any]:
-        """Return what ``restore`` needs besides the tuples, as JSON values. The key ``strings`` is
-        always among them."""
+        """Return the values that ``restore`` needs in addition to the tuples, as JSON values. The
+        key ``strings`` is always present."""
 
     @abstractmethod
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
@@ -114,8 +114,8 @@ class StreamTable(ABC):
         """Record that the join is drained: no tuple waits any more."""
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
-        """Move the first tuples of the buffer in, as many as fit and at most `most`. Return their
-        number: 0 if the table is empty and the first tuple is too long."""
+        """Move the first tuples of the buffer into H_S, as many as fit and at most `most`. Return
+        their number. The number is 0 if the first tuple does not even fit into an empty H_S."""
         count = self.fits(buffer.sizes, most)
         return self.append(buffer, count) if count > 0 else 0
 
@@ -124,9 +124,9 @@ class StreamTable(ABC):
         slots: np.ndarray | Iterable[np.ndarray],
         matched: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> pa.RecordBatchReader:
-        """Return the tuples in these slots, int64[n] or portions of such, for a state. The reader
-        yields a portion at a time, and must be read before the table changes. matched: a function
-        that gives a further column, bool[n]."""
+        """Return the tuples in these slots, int64[n] or portions of such arrays, for saving. The
+        reader yields a portion at a time, and must be read before the table changes. matched: a
+        function that returns a further column, bool[n]."""
         fields = [(f"s{i}", f.type) for i, f in enumerate(self.layout.schema)]
         most = min(SAVED_ROWS, rows_in(self.layout.schema, OUTPUT_BYTES, self.strings))
         portions = (
@@ -146,8 +146,8 @@ class StreamTable(ABC):
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def admit_saved(self, batch: pa.RecordBatch, spec: JoinSpec, by_index: bool = True) -> None:
-        """Add tuples of a saved state again. by_index: look up their spans in R. Raises ConfigError
-        when they do not fit."""
+        """Add tuples of a saved state again. by_index: whether to look up their spans in R's index.
+        Raises ConfigError when the tuples do not fit."""
         codes, _ = spec.keys.stream_codes(batch)
         buffer = StreamBuffer(self.layout, batch, codes)
         if by_index:

@@ -9,7 +9,7 @@ MATCHED = 1  # in the flags of a waiting tuple: it has had a match
 
 @njit(cache=True)
 def mark(flags, slots, bit):
-    """Set a bit of the flags at slots. Return how many did not have it.
+    """Set a bit of the flags at slots. Return how many flags did not have the bit before.
 
     in      slots int64[n]
     in/out  flags uint8[capacity]

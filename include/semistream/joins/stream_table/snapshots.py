@@ -1,4 +1,5 @@
-"""Snapshots of an H_S by partition: a whole one, then the changes since the one before."""
+"""Snapshots of an H_S by partition: whole snapshots, and snapshots of the changes since the
+previous one."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ MOST_CHANGES = 100  # snapshots of changes between two whole ones
 
 
 class Snapshots:
-    """A maker of snapshots of one H_S: now and then a whole one, and otherwise the changes since
-    the last one. It restores them into a new H_S."""
+    """A maker of snapshots of one H_S: occasionally a whole snapshot, otherwise the changes since
+    the last one. It also restores snapshots into a new H_S."""
 
     def __init__(self, h_s: ByPartition):
         self.h_s = h_s
@@ -52,7 +53,7 @@ class Snapshots:
         return {"left": left, "waiting": waiting}
 
     def values(self) -> dict[str, Any]:
-        """Return the sizes of H_S, and the tuples saved as changes."""
+        """Return the sizes of H_S, and the number of tuples that were saved as changes."""
         return self.h_s.values() | {"changed": self.changed}
 
     def restore(self, states: list[JoinState], arena: Arena, spec: JoinSpec) -> None:
