@@ -30,7 +30,8 @@ PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
 
 
 def choose_page_tuples(rows: int, row_bytes: float) -> int:
-    """Return the tuples of a page for an R of `rows` rows of `row_bytes` bytes: a power of two."""
+    """Return the number of tuples of a page, a power of two, for an R of `rows` rows of `row_bytes`
+    bytes."""
     usual = min(
         PAGE_TUPLES,
         max(
@@ -47,11 +48,12 @@ def _power(number: float) -> int:
 
 
 class BucketWriter(AbstractContextManager["BucketWriter"]):
-    """A writer of one bucket, from rows that come in the order of their key codes. The files appear
-    complete, when the writer is closed; leaving the context without that leaves none open.
+    """A writer of one bucket, from rows in the order of their key codes. The complete files appear
+    when the writer is closed. If the context is left without closing the writer, no file is left
+    behind.
 
-    It holds one page, and 40 bytes plus 8 a column for each page written. A second writer of the
-    same bucket (a retried task) replaces the files of the first. flush: whether closing also
+    The writer holds one page, and for each written page 40 bytes plus 8 per column. A second writer
+    of the same bucket (a retried task) replaces the files of the first. flush: whether closing also
     flushes the files to disk.
     """
 
@@ -88,7 +90,7 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
                 file.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Raises StateError when their key codes descend."""
+        """Add rows. Raises StateError when their key codes are not in ascending order."""
         key_codes, valid = self.keys.master_codes(batch)
         if not valid.all():
             self._null_keys += int((~valid).sum())
@@ -168,8 +170,8 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
         self._held_rows = len(key_codes) - start
 
     def _watch_duplicates(self, batch: pa.RecordBatch, key_codes: np.ndarray) -> None:
-        """Look for duplicate keys. Two rows with one code have the same key, or two hashed keys
-        that collide."""
+        """Look for duplicate keys. If two rows have the same code, either their keys are equal, or
+        their hashed keys collide."""
         if not self._unique:
             return
         same = np.empty(len(key_codes), bool)

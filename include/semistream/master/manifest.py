@@ -16,8 +16,8 @@ format of its files.
         int64[columns, pages] checksums of the columns of each page
 
 The codes are separate from the payload, so that a partition's codes are one read, whatever the
-payload's width. Checksums are XXH3. Data that is read is compared with them: whole pages with the
-page's checksum, single columns with their own.
+payload's width. Checksums are XXH3. All data is verified when it is read: whole pages by the page's
+checksum, single columns by the column's checksum.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ ZONE = 5  # words of a page in the zone map
 
 @dataclass(frozen=True)
 class BucketInfo:
-    """The content of one bucket's files. ``null_keys`` rows were left out of them."""
+    """The content of one bucket's files. ``null_keys``: the number of rows that were left out
+    because their key is null."""
 
     bucket: int
     rows: int
@@ -118,7 +119,7 @@ def signed(checksum: int) -> int:
 
 
 def column_checksum(column: pa.Array) -> int:
-    """Return the checksum of a column as it is read from a file."""
+    """Return the checksum of a column, in the form in which the column is read from a file."""
     total = len(column) + (column.null_count << 32)
     for buffer in column.buffers():
         if buffer is not None:

@@ -13,7 +13,7 @@ from semistream.master.relation import MasterRelation
 
 
 class MemoryRelation(MasterRelation):
-    """An Arrow table as R, in the table's own order. A sorted array serves as its index.
+    """An Arrow table as R, in the order of the table. A sorted array serves as its index.
 
     table: R; on: its join columns. Tuples with a null key are left out.
     """

@@ -1,4 +1,5 @@
-"""Publication of a new version of a master snapshot, in a given memory, whatever |R| is."""
+"""Publication of a new version of a master snapshot, within a given memory, for an R of any
+size."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ MEMORY, LEAST_MEMORY = 256_000_000, 16_000_000  # bytes that publishing may take
 
 
 class Publication:
-    """A version in the making, in a directory that is invisible until ``commit``; a context
+    """A version that is being written, in a directory that is invisible until ``commit``; a context
     manager.
 
-    For each master one publication runs at a time; a second one waits. Leaving without commit, or
-    dying, leaves the current version unchanged.
+    For each master only one publication runs at a time; another one waits. If the context is left
+    without a commit, or the process dies, the current version stays unchanged.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Publication:
 
     def commit(self, infos: Sequence[BucketInfo], null_keys: int = 0) -> Manifest:
         """Make this version the current one. Buckets without rows may be missing from `infos`.
-        ``null_keys``: rows that were left out before."""
+        ``null_keys``: the number of rows that the caller has left out."""
         infos = sorted(infos, key=lambda b: b.bucket)
         known = {b.bucket for b in infos}
         if len(known) != len(infos):
@@ -124,8 +125,8 @@ class Publication:
         return manifest
 
     def _next_version(self) -> str:
-        """Return a version name that was never used, not even by a removed version, as a load may
-        still refer to that."""
+        """Return a version name that was never used. Names of removed versions are not used again,
+        because a load may still refer to them."""
         names = [p.name for p in self.root.glob("v[0-9]*")] + list(self._pinned())
         with contextlib.suppress(StateError):  # a damaged file; the other names suffice
             names.append(current_version(self.root) or "")
@@ -140,7 +141,7 @@ class Publication:
         }
 
     def _forget_old_versions(self) -> None:
-        """Delete all but the newest versions, except those that an app still holds."""
+        """Delete all but the newest versions. Versions that an app still holds are kept."""
         versions = sorted(p for p in self.root.glob("v[0-9]*") if p.is_dir())
         pinned = self._pinned()
         for old in versions[: -self.keep]:
@@ -150,8 +151,8 @@ class Publication:
 
 def current_manifest(root: str | Path) -> Manifest | None:
     """Return the manifest of the current version under ``<root>`` = snapshots/<dimension>/<key>.
-    Return None before the first version, and if the manifest is damaged, so that a new version is
-    published."""
+    Return None before the first version. Return None also for a damaged manifest, so that a new
+    version is published."""
     try:
         version = current_version(root)
         return (
@@ -182,11 +183,12 @@ def publish_snapshot(
     """Write the rows as a new version under ``<root>`` = snapshots/<dimension>/<key>, and make it
     the current one.
 
-    Rows without a key are left out and counted. page_tuples: the least that a join reads at once;
-    0: by |R| and its width. memory: bytes that this may take beside what the process has: as many
-    rows as they hold are written once, the others twice. progress: told the number of rows of each
-    step, twice a row (split, sort). flush, formats: as ``Publication`` has them. Raises ConfigError
-    for key columns that cannot be one.
+    Rows without a key are left out and counted. page_tuples: the smallest number of tuples that a
+    join reads at once; 0 chooses it by |R| and the tuples' width. memory: bytes for this function
+    in addition to the memory that the process already uses; rows that fit into it are written once,
+    other rows twice. progress: a function that is called with the number of rows of each step; each
+    row counts twice (split, sort). flush, formats: see ``Publication``. Raises ConfigError for key
+    columns that cannot be a key.
     """
     progress = progress or (lambda rows: None)
     with (
@@ -269,9 +271,10 @@ def _gather(
 
 
 def _at_a_time(runs: Runs, memory: int, order: float) -> int:
-    """Return the number of buckets that are sorted in parallel, as cores and memory allow.
+    """Return the number of buckets that are sorted in parallel, which depends on the cores and the
+    memory.
 
-    order: bytes of order information per byte of rows while they are sorted.
+    order: bytes of order information per byte of rows, during the sort.
     """
     room = int((memory - runs.held) / max((2 + order) * runs.largest, 1))
     return max(min(len(os.sched_getaffinity(0)), room), 1)
@@ -285,8 +288,8 @@ def _sort(publication: Publication, runs: Runs, memory: int, bucket: int) -> Buc
 
 
 def _sort_into(writer: BucketWriter, publication: Publication, runs: Runs, memory: int) -> None:
-    """Write the rows of a writer's bucket. They are sorted at once, or, if they are too large, in
-    pieces that are merged."""
+    """Write the rows of a writer's bucket. Rows that fit into memory are sorted at once; otherwise
+    sorted pieces are merged."""
     bucket, size = writer.bucket, runs.size(writer.bucket)
     if size <= memory // 4:
         for rows in runs.take(bucket):
@@ -312,7 +315,7 @@ def _sort_into(writer: BucketWriter, publication: Publication, runs: Runs, memor
 
 
 def _together(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Combine the held batches into one, and clear the list."""
+    """Combine the batches of a list into one, and clear the list."""
     whole = held[0] if len(held) == 1 else pa.concat_batches(held)
     held.clear()
     return whole
@@ -326,8 +329,8 @@ def _by_code(publication: Publication, rows: pa.RecordBatch) -> pa.RecordBatch:
 def _merge(
     publication: Publication, pieces: Sequence[Iterator[list[pa.RecordBatch]]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of sorted pieces in the order of their key codes. One block of each piece is
-    held."""
+    """Yield the rows of sorted pieces in the order of their key codes. Only one block of each piece
+    is in memory."""
     blocks: dict[int, tuple[np.ndarray, pa.RecordBatch]] = {}
     waiting = list(range(len(pieces)))  # pieces that need their next block
     while True:

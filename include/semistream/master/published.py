@@ -1,5 +1,5 @@
-"""A dimension's snapshots, one a join key: where they are, the current version, the versions that
-apps hold, and the manifest; for code that does not read R."""
+"""A dimension's snapshots, one for each join key: their directories, the current version, the
+versions that apps hold, and the manifest. This module serves code that does not read R."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ANEW = (
 
 
 def key_name(key: Sequence[str]) -> str:
-    """Return the name of the directory of a dimension's snapshot by a key, in whatever order its
-    columns are."""
+    """Return the name of the directory of a dimension's snapshot for a key. The order of the key's
+    columns does not matter."""
     name = "+".join(sorted(key))
     # neither a name that versions have, nor one that the separator or a file system would spoil
     if (
@@ -37,10 +37,11 @@ def key_name(key: Sequence[str]) -> str:
 
 
 def snapshot_root(snapshots: Path, dimension: str, key: Sequence[str]) -> Path:
-    """Return the directory that holds the versions of a dimension's snapshot by a key.
+    """Return the directory that holds the versions of a dimension's snapshot for a key.
 
-    It is ``<snapshots>/<dimension>/<key>``. An older installation has one snapshot of a dimension,
-    in ``<snapshots>/<dimension>``: that directory is returned if the snapshot is by this key.
+    It is ``<snapshots>/<dimension>/<key>``. An older installation has only one snapshot of a
+    dimension, in ``<snapshots>/<dimension>``: that directory is returned if the snapshot has this
+    key.
     """
     directory = snapshots / dimension
     if same_key(_key_of(directory), key):
@@ -49,7 +50,7 @@ def snapshot_root(snapshots: Path, dimension: str, key: Sequence[str]) -> Path:
 
 
 def snapshot_roots(snapshots: Path, dimension: str) -> dict[tuple[str, ...], Path]:
-    """Return the directories of a dimension's snapshots that were published, by key."""
+    """Return the directories of a dimension's published snapshots, by key."""
     directory = snapshots / dimension
     return {
         key: root
@@ -59,12 +60,12 @@ def snapshot_roots(snapshots: Path, dimension: str) -> dict[tuple[str, ...], Pat
 
 
 def same_key(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether two keys have the same columns, in whatever order."""
+    """Return whether two keys have the same columns, in any order."""
     return set(one) == set(other)
 
 
 def _key_of(root: Path) -> tuple[str, ...]:
-    """Return the key of the current version under ``root``; empty if there is none, or if it is
+    """Return the key of the current version under ``root``; empty if the version is missing or
     damaged."""
     try:
         return tuple((read_manifest(root) or {}).get("key_columns", ()))
@@ -92,7 +93,7 @@ def read_manifest(root: str | Path) -> dict[str, Any] | None:
 
 def pin(root: str | Path, holder: str, version: str | None) -> None:
     """Keep a version for a holder (an app's name), and release the version that the holder kept
-    before. None: only release."""
+    before. If the version is None, only release the former one."""
     directory = Path(root) / "pins"
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / holder.replace("/", "_")

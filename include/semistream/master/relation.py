@@ -32,8 +32,8 @@ class MasterRelation(Protocol):
     bytes_read: int  # so far
 
     def with_partition(self, tuples: int) -> MasterRelation:
-        """Return the same R cut into partitions of about `tuples` tuples, rounded to what the
-        storage allows, at least one page."""
+        """Return the same R cut into partitions of about `tuples` tuples. The number is rounded to
+        what the storage allows, at least one page."""
 
     def read_codes(self, partition: int) -> np.ndarray:
         """Return the key codes of a partition's tuples, int64[n]. Tuples with a null key are not in
@@ -45,13 +45,13 @@ class MasterRelation(Protocol):
         return pa.concat_batches(pages) if len(pages) > 1 else pages[0]
 
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
-        """Return the same columns as ``read``, in the pieces in which they were read, at least
-        one."""
+        """Return the same columns as ``read``, as the pieces in which they were read. There is at
+        least one piece."""
 
     def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
         """Announce the next reads: these columns of at most ``buffers`` of these partitions, in
-        this order. Other partitions that were read ahead are dropped. Call this before the first of
-        them is read."""
+        this order. Other partitions that were read ahead are dropped. Call this method before the
+        first of the partitions is read."""
         return None
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:

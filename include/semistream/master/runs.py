@@ -1,4 +1,5 @@
-"""Rows of a version in the making, by bucket: in memory as far as they fit, the others in files."""
+"""Rows of a version that is being written, by bucket. They are kept in memory as far as they fit,
+and otherwise in files."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ GROUPS = 8  # groups of neighbouring buckets
 
 
 class Runs(AbstractContextManager["Runs"]):
-    """Each bucket's rows in the order in which they came; a context manager.
+    """The rows of each bucket in the order in which they came; a context manager.
 
     Rows stay in memory as long as ``memory`` bytes suffice to sort them there. Otherwise one group
-    of buckets after another is written to files, and later rows of these groups are appended. A
-    thread writes the files while the next batch is split.
+    of buckets after another is written to files, and later rows of these groups are appended to the
+    files. A thread writes the files while the next batch is split.
     """
 
     def __init__(self, directory: Path, schema: pa.Schema, memory: int, buckets: int):
@@ -43,17 +44,17 @@ class Runs(AbstractContextManager["Runs"]):
 
     @property
     def in_memory(self) -> list[int]:
-        """Buckets whose rows are in memory."""
+        """The buckets whose rows are in memory."""
         return sorted(self._rows)
 
     @property
     def in_files(self) -> list[int]:
-        """Buckets whose rows are in files."""
+        """The buckets whose rows are in files."""
         return sorted(self._files)
 
     @property
     def held(self) -> int:
-        """Bytes in memory."""
+        """The bytes of rows in memory."""
         return sum(self._sizes[bucket] for bucket in self._rows)
 
     @property
@@ -93,7 +94,7 @@ class Runs(AbstractContextManager["Runs"]):
     def _parts(
         self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray, first: int, last: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (bucket, rows) for each non-empty bucket of these groups."""
+        """Yield (bucket, rows) for each non-empty bucket of the groups from first to last."""
         low, high = self._borders[first], self._borders[last]
         rows = batch.take(pa.array(order[edges[low] : edges[high]]))
         for bucket in (low + np.flatnonzero(np.diff(edges[low : high + 1]))).tolist():
@@ -102,8 +103,8 @@ class Runs(AbstractContextManager["Runs"]):
             yield bucket, part
 
     def _make_room(self, size: int) -> None:
-        """Write groups to files until memory suffices for `size` more bytes and for sorting the
-        largest bucket."""
+        """Write groups of buckets to files until memory suffices for `size` more bytes and for
+        sorting the largest bucket."""
         while self._kept and self.held + size + 3 * self.largest > self._memory:
             self._wait()
             self._kept -= 1
@@ -129,7 +130,8 @@ class Runs(AbstractContextManager["Runs"]):
         return self._directory / f"run-{bucket:05d}"
 
     def take(self, bucket: int, most: int = 2**62) -> Iterator[list[pa.RecordBatch]]:
-        """Yield a bucket's rows, about `most` bytes at a time, and remove them."""
+        """Yield a bucket's rows, about `most` bytes at a time, and remove them from memory and
+        files."""
         if bucket not in self._files:
             yield self._rows.pop(bucket)
             return

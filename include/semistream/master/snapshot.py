@@ -1,4 +1,5 @@
-"""The Arrow snapshot of R, read back with explicit reads. `master/manifest.py` shows its files."""
+"""The Arrow snapshot of R, read with explicit read calls. `master/manifest.py` describes its
+files."""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ MAGIC_BYTES = 8  # "ARROW1" and padding, at the start of an Arrow file
 class SnapshotRelation(MasterRelation):
     """R in a version's directory, or in some of its buckets.
 
-    partition_tuples: the desired tuples of a partition, rounded down to whole pages, but to one
-    page at least. buckets: the buckets that are read, default all; R_t and v_R count these only.
-    direct: read past the system's page cache (O_DIRECT), for an R that is much larger than the
+    partition_tuples: the desired tuples of a partition, rounded down to whole pages, at least one
+    page. buckets: the buckets to read, by default all; R_t and v_R count these only. direct:
+    whether to bypass the system's page cache (O_DIRECT), for an R that is much larger than the
     machine's memory, and for measurements; one partition is then read ahead.
     """
 
@@ -82,7 +83,7 @@ class SnapshotRelation(MasterRelation):
         return other
 
     def read_codes(self, partition: int) -> np.ndarray:
-        """Return the key codes of a partition's tuples, int64[n]. The array is read-only, since
+        """Return the key codes of a partition's tuples, int64[n]. The array is read-only, because
         kernels are compiled for read-only codes only."""
         parts = [self._codes_of(segment) for segment in self._segments(partition)]
         self.bytes_read += sum(p.nbytes for p in parts)
@@ -91,7 +92,7 @@ class SnapshotRelation(MasterRelation):
         return codes
 
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
-        """Return the same columns as ``read``, page by page, at least one page."""
+        """Return the same columns as ``read``, page by page. There is at least one page."""
         columns, few = self._asked(tuple(columns))
         if not columns:
             rows = sum(self._page_rows[self._cuts[partition] : self._cuts[partition + 1]])
@@ -129,8 +130,8 @@ class SnapshotRelation(MasterRelation):
         }
 
     def _asked(self, columns: tuple[str, ...]) -> tuple[list[str], bool]:
-        """Return the distinct columns, and whether they are so narrow that reading them one by one
-        takes less than reading whole pages."""
+        """Return the distinct columns, and whether they are narrow enough that reading them
+        separately is faster than reading whole pages."""
 
         def width(names: Sequence[str]) -> int:
             types = [self.schema.field(n).type for n in names]
@@ -148,7 +149,7 @@ class SnapshotRelation(MasterRelation):
     def _all_columns(
         self, bucket: int, first: int, last: int, columns: list[str]
     ) -> list[pa.RecordBatch]:
-        """Read neighbouring pages at once. The columns are views of the bytes read."""
+        """Read adjacent pages with one read. The columns are views of the bytes read."""
         data = self._pread(*self._request((bucket, first, last), "arrow"))
         self.bytes_read += data.size
         at = self._offsets[bucket][first : last + 1] - self._offsets[bucket][first]
@@ -164,8 +165,8 @@ class SnapshotRelation(MasterRelation):
     def _some_columns(
         self, bucket: int, first: int, last: int, columns: list[str]
     ) -> list[pa.RecordBatch]:
-        """Read columns of neighbouring pages one by one, and compare each with its checksum. Raises
-        StateError if one is damaged."""
+        """Read columns of adjacent pages separately, and compare each column with its checksum.
+        Raises StateError if one is damaged."""
         reader, sums = self._reader(bucket, tuple(columns))
         try:
             pages = [reader.get_batch(i).select(columns) for i in range(first, last)]
@@ -182,8 +183,8 @@ class SnapshotRelation(MasterRelation):
         return pages
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
-        """Return the partitions that may hold each key code, int32[n, 2] as (first, last + 1),
-        without reading."""
+        """Return the partitions that may hold each key code, int32[n, 2] as (first, last + 1). No
+        file is read."""
         bucket = buckets(codes, self.keys.exact, self.manifest.bucket_count)
         return _find(
             codes,
@@ -220,8 +221,8 @@ class SnapshotRelation(MasterRelation):
     # ---- pages and partitions
 
     def _read_zones(self, owned: list[BucketInfo]) -> None:
-        """Read the zone maps of these buckets, and compute where each page lies. Raises StateError
-        if one is damaged or missing."""
+        """Read the zone maps of these buckets, and compute the position of each page. Raises
+        StateError if a zone map is damaged or missing."""
         p = self.manifest.page_tuples
         zones, rows, pages = [], [], [0]
         for b in owned:
@@ -324,13 +325,13 @@ class SnapshotRelation(MasterRelation):
         )
 
     def _pread(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
-        """Return bytes of a bucket's file, from those read ahead if possible."""
+        """Return bytes of a bucket's file. Bytes that were read ahead are used if possible."""
         ahead = self._ahead.pop((bucket, suffix, length, offset), None)
         return ahead.result() if ahead else self._read(bucket, suffix, length, offset)
 
     def _read(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
-        """Read bytes of a bucket's file, past the page cache if reads are direct. suffix: codes or
-        arrow. Raises StateError if the file lacks them."""
+        """Read bytes of a bucket's file. The page cache is bypassed if reads are direct. suffix:
+        codes or arrow. Raises StateError if the file lacks these bytes."""
         if (bucket, suffix) not in self._files:
             path = bucket_file(self.directory, bucket, suffix)
             try:
@@ -363,8 +364,8 @@ class SnapshotRelation(MasterRelation):
     def _compare(
         self, data: Any, at: list[int], sums: np.ndarray, bucket: int, first: int, suffix: str
     ) -> None:
-        """Compare data with the pages' checksums. Raises StateError if bytes at[i] to at[i + 1]
-        differ from what was written as page first + i."""
+        """Compare data with the pages' checksums. Raises StateError if the bytes from at[i] to at[i
+        + 1] differ from the original page first + i."""
         view, place = memoryview(data).cast("B"), self._starts[bucket] + first
         for i, wanted in enumerate(sums[place : place + len(at) - 1].tolist()):
             if signed(xxh3_64_intdigest(view[at[i] : at[i + 1]])) != wanted:
@@ -377,8 +378,8 @@ class SnapshotRelation(MasterRelation):
     def _reader(
         self, bucket: int, columns: tuple[str, ...]
     ) -> tuple[pa.RecordBatchFileReader, np.ndarray]:
-        """Return a reader that reads only these columns' bytes, and their checksums, int64[columns,
-        pages]."""
+        """Return a reader that reads only these columns' bytes, and the columns' checksums,
+        int64[columns, pages]."""
         key = (bucket, columns)
         if key not in self._readers:
             file = pa.OSFile(str(bucket_file(self.directory, self.buckets[bucket], "arrow")))
@@ -425,7 +426,8 @@ def is_fixed(kind: pa.DataType) -> bool:
 @njit(cache=True)
 def _find(codes, place, bucket_pages, first, last, page_partition):
     """Return the partition ranges int32[n, 2] of key codes, by binary search in the zone map of
-    each code's bucket. place: index of each code's bucket among the buckets read, or -1.
+    each code's bucket. place: index of each code's bucket among the buckets read, -1 if the bucket
+    is not read.
 
     in      codes int64[n], place int32[n], bucket_pages int64[buckets + 1], first int64[pages],
             last int64[pages], page_partition int32[pages]
