@@ -1,12 +1,12 @@
-"""A day again: some files are taken out of a load, so that they are loaded anew, corrected, without
-the rest.
+"""A day again: some files are taken out of a load, and corrected versions of them are loaded,
+without reloading the rest.
 
-A batch cannot be divided, and a tuple may have waited from one batch to the next. What is taken out
-are therefore whole stretches of batches, between moments at which nothing waited (see
+A batch cannot be divided, and a tuple may have waited from one batch to the next. Therefore whole
+stretches of batches are taken out, between moments at which no tuple waited (see
 ``warehouse.taking_out``), and all of their files are loaded again. Rows of a sink outside the
-warehouse are deleted first. Then ledger and tables change in one transaction, and at last Spark's
-list of the files that it has seen. ``reset.json`` in the checkpoint says what is under way: while
-it is there the load refuses to start, and the same command finishes it.
+warehouse are deleted first. Then ledger and tables change in one transaction. Spark's list of the
+files that it has seen changes last. ``reset.json`` in the checkpoint describes the unfinished work:
+while this file exists the load refuses to start, and the same command completes the work.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ ALL = "Or take out everything: semistream reset {app}, and load the source anew.
 
 @dataclass(frozen=True)
 class DayAgain:
-    """What is taken out of a load. files: those that were asked for; others: the further files of
-    the same batches; batches: their numbers; logs: (first - 1, last) numbers of the batches in
-    Spark's list of files; listed: see ``take_out``; last: the newest commit when this was planned;
-    command: that which finishes it."""
+    """The part of a load that is taken out. files: the requested files; others: further files of
+    the same batches; batches: the batches' numbers; logs: (first - 1, last) numbers of the batches
+    in Spark's list of files; listed: see ``take_out``; last: the newest commit at the time of
+    planning; command: the command that completes the work."""
 
     app: str
     stretches: tuple[Stretch, ...]
@@ -86,11 +86,11 @@ class DayAgain:
 def plan(
     app: str, places: Paths, checkpoint: Path, *, day: date | None = None, files: Sequence[str] = ()
 ) -> DayAgain:
-    """Return what is to be taken out so that these files, or those of a day, are loaded again.
+    """Plan what to take out so that these files, or the files of a day, are loaded again.
 
-    A file is of the day (UTC) on which it was last modified when it was loaded; one of a file
-    system that does not tell, of the day on which its batch was committed. Raises ConfigError for
-    what cannot be taken out, or not be loaded again, and where there is nothing.
+    A file belongs to the day (UTC) on which it was last modified before it was loaded. If the file
+    system does not give this time, the day on which its batch was committed counts. Raises
+    ConfigError for files that cannot be taken out or loaded again, and if there are no such files.
     """
     LoadSettings.load({"job": app, "app": app})
     with open_warehouse(places.warehouse_url) as engine:
@@ -132,7 +132,7 @@ def plan(
 
 
 def under_way(checkpoint: Path) -> DayAgain | None:
-    """Return what was being taken out when a reset was cut short; None if none was."""
+    """Return the plan of an interrupted reset; None if no reset was interrupted."""
     values = read_checked(checkpoint / RESET, RESTORE)
     if values is None:
         return None
@@ -150,9 +150,9 @@ def under_way(checkpoint: Path) -> DayAgain | None:
 
 
 def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
-    """Take files out of a load. A crash at any step leaves a load that refuses to start until this
-    is called again, with what ``under_way`` returns. Raises ConfigError while the app runs, and
-    where it has loaded more since this was planned."""
+    """Take files out of a load. After a crash at any step the load refuses to start until this
+    function is called again with the result of ``under_way``. Raises ConfigError while the app
+    runs, and if the app has loaded more since the planning."""
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine:
             if not (checkpoint / RESET).exists():
@@ -193,7 +193,7 @@ def _outside(
 
 
 def _values(of: DayAgain) -> dict[str, Any]:
-    """Return JSON values, the same as are read again."""
+    """Return a plan as JSON values, from which an equal plan can be read."""
     found: dict[str, Any] = json.loads(json.dumps(vars(of)))
     return found
 
@@ -219,8 +219,8 @@ def _check_kind(job: AnyJob, app: str) -> None:
 
 
 def _check_checkpoint(ledger: Ledger, app: str, checkpoint: Path) -> Position:
-    """Check that ledger and checkpoint are of the same time, and nothing is begun. Return the
-    position of the newest commit."""
+    """Check that ledger and checkpoint agree, and that no batch has begun without a commit. Return
+    the position of the newest commit."""
     a = load_apps.c
     noted = ledger.run(lambda c: c.scalar(select(a.checkpoint).where(a.app == app)))
     if noted and Path(noted) != checkpoint:
@@ -241,8 +241,8 @@ def _check_checkpoint(ledger: Ledger, app: str, checkpoint: Path) -> Position:
 def _named(
     connection: Connection, app: str, day: date | None, files: Sequence[str]
 ) -> list[tuple[int, str]]:
-    """Return (batch, path) of the files that are asked for. Raises ConfigError for one that was not
-    loaded, or a day without files."""
+    """Return (batch, path) of the requested files. Raises ConfigError for a file that was not
+    loaded, and for a day without files."""
     f, c = load_files.c, load_commits.c
     found = (
         select(f.batch, f.path)
@@ -289,8 +289,8 @@ def _named(
 
 
 def _files_of(checkpoint: Path, commits: Sequence[Any]) -> tuple[list[tuple[int, int]], list[str]]:
-    """Return the numbers of batches in Spark's list of files, and the files there. Raises
-    StateError where the list lacks files."""
+    """Return the batches' ranges of numbers in Spark's list of files, and the files listed there.
+    Raises StateError if the list lacks files."""
     logs, files = [], list[str]()
     for commit in commits:
         offsets = json.loads(commit.source_offsets)
@@ -312,8 +312,8 @@ def _files_of(checkpoint: Path, commits: Sequence[Any]) -> tuple[list[tuple[int,
 
 
 def _check_there(app: str, others: Sequence[str]) -> None:
-    """Check that the files which are loaded again only because they are of the same batches are
-    still there."""
+    """Check that the files in ``others``, which are loaded again only because they belong to the
+    same batches, still exist."""
     gone = [path for path in others if DataFile(path).now() is None]
     if gone:
         more = f" and {len(gone) - NAMED:,} more" if len(gone) > NAMED else ""
@@ -327,8 +327,8 @@ def _check_there(app: str, others: Sequence[str]) -> None:
 
 
 def _first_seen(files: Sequence[str]) -> float | None:
-    """Return a time, s since 1970, at which none of these files was as it is now; None if that is
-    unknown."""
+    """Return a time, in seconds since 1970, before all of these files got their present content;
+    None if the time is unknown."""
     times = []
     for path in files:
         if is_remote(path):

@@ -1,4 +1,5 @@
-"""A dimension for the page: its rows, its versions and who joins them, its rejected rows."""
+"""The content of a dimension's page: its rows, its versions and the apps that join them, its
+rejected rows."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ COMMITS = 1_000  # of each app that are searched for the versions that it joined
 
 
 class Joined(NamedTuple):
-    """An app that joins a dimension, in a role."""
+    """An app that joins a dimension, and the role in which it does so."""
 
     app: str
     role: str
@@ -34,8 +35,8 @@ class Joined(NamedTuple):
 
 @dataclass(frozen=True)
 class DimensionLine:
-    """A dimension in the overview. rows: of its table; rejected: rows of its source that the latest
-    provisioning left out; provisioned_at: UTC."""
+    """A dimension in the overview. rows: number of rows of its table; rejected: number of source
+    rows that the latest provisioning left out; provisioned_at: UTC."""
 
     name: str
     table: str
@@ -47,10 +48,10 @@ class DimensionLine:
 
 
 class Version(NamedTuple):
-    """A version of a dimension's snapshot. key: its join key; rows: with a key; more: how many rows
-    more than the version before has, None for the oldest; created: UTC; bytes: on disk; current:
-    whether loads that begin now take it; held: the apps that hold it; taken: when each app first
-    committed with it, UTC."""
+    """A version of a dimension's snapshot. key: its join key; rows: number of rows with a key;
+    more: the increase of rows since the previous version, None for the oldest version; created:
+    UTC; bytes: size on disk; current: whether loads that begin now use the version; held: the apps
+    that hold it; taken: by app, the time of the first commit with the version, UTC."""
 
     key: str
     version: str
@@ -75,8 +76,8 @@ class Rejected(NamedTuple):
 
 @dataclass(frozen=True)
 class DimensionPage:
-    """What the page of a dimension shows. reasons: of the rejected rows, each with their number;
-    damaged: why a snapshot cannot be read."""
+    """The content of a dimension's page. reasons: the numbers of rejected rows by reason; damaged:
+    the reasons why snapshots cannot be read."""
 
     of: DimensionLine
     business_key: tuple[str, ...]
@@ -102,7 +103,7 @@ def dimension_lines(connection: Connection) -> tuple[DimensionLine, ...]:
 
 
 def dimension_page(name: str, places: Paths) -> DimensionPage:
-    """Return what the page of a dimension shows. Raises ConfigError for a name that no dimension
+    """Return the content of a dimension's page. Raises ConfigError for a name that no dimension
     has."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         lines = {line.name: line for line in dimension_lines(connection)}
@@ -140,7 +141,7 @@ def dimension_page(name: str, places: Paths) -> DimensionPage:
 
 
 def _joined(connection: Connection) -> dict[str, list[Joined]]:
-    """Return who joins each dimension, as the newest commit of each app has it."""
+    """Return the apps that join each dimension, according to the newest commit of each app."""
     c = load_commits.c
     newest = select(c.app, func.max(c.batch).label("batch")).group_by(c.app).subquery()
     jobs = connection.execute(
@@ -159,7 +160,7 @@ def _joined(connection: Connection) -> dict[str, list[Joined]]:
 
 
 def _taken(connection: Connection, line: DimensionLine) -> dict[str, dict[str, datetime]]:
-    """Return when each app first committed with a version, by version and app."""
+    """Return the time of each app's first commit with a version, by version and app."""
     taken: dict[str, dict[str, datetime]] = {}
     for app in {joined.app for joined in line.joined}:
         roles = {joined.role for joined in line.joined if joined.app == app}
@@ -173,8 +174,8 @@ def _taken(connection: Connection, line: DimensionLine) -> dict[str, dict[str, d
 def _versions(
     name: str, places: Paths, taken: Mapping[str, Mapping[str, datetime]]
 ) -> tuple[tuple[Version, ...], tuple[str, ...]]:
-    """Return the versions that are on disk, those of a key together and the newest first, and why
-    others cannot be read."""
+    """Return the versions on disk, grouped by key with the newest first, and the reasons why other
+    versions cannot be read."""
     found, damaged = list[Version](), list[str]()
     for key, root in snapshot_roots(places.snapshots, name).items():
         current, held, before = current_version(root), _held(root), None

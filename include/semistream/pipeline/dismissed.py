@@ -1,4 +1,5 @@
-"""Ended loads that were dismissed from the page: they are not shown until they run again."""
+"""Ended loads that a user dismissed from the page. A dismissed load is hidden until it runs
+again."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _mutex = threading.Lock()
 
 
 def read_dismissed(checkpoints: Path) -> Mapping[str, datetime]:
-    """Return the last sign of life (UTC) that each dismissed app had then, by app; empty if none
-    was, or if the file is damaged."""
+    """Return by app the last sign of life (UTC) that each dismissed app had when it was dismissed.
+    The result is empty if no app was dismissed, or if the file is damaged."""
     try:
         return TIMES.validate_json(_file(checkpoints).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -25,7 +26,7 @@ def read_dismissed(checkpoints: Path) -> Mapping[str, datetime]:
 
 
 def dismiss(checkpoints: Path, app: str, at: datetime | None) -> None:
-    """Dismiss an app. at: its last sign of life, UTC; None: show it again."""
+    """Dismiss an app. at: the app's last sign of life, UTC; None to show the app again."""
     with _mutex:
         dismissed = {**read_dismissed(checkpoints)}
         dismissed.pop(app, None)

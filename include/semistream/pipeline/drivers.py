@@ -1,9 +1,9 @@
-"""Spark drivers that outlive the process that started them: what was launched on a checkpoint, and
-whether it is alive.
+"""Spark drivers that outlive the process that started them: which driver was launched on a
+checkpoint, and whether it is alive.
 
 A launched driver is recorded in ``<checkpoint>/driver.json``. The driver holds the checkpoint's
-lock while it runs, so that every machine of a shared file system can see whether it is alive.
-Before it has taken the lock, its process is checked.
+lock while it runs, so that every machine of a shared file system can see whether it is alive. Until
+the driver has taken the lock, its process is checked instead.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SILENCE = 60.0  # s without a heartbeat after which a driver on another machine 
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of a driver. pid: of the started process (spark-submit); started: its start time
-    according to the kernel, in ticks."""
+    """A start of a driver. pid: the started process (spark-submit); started: the process's start
+    time according to the kernel, in ticks."""
 
     pid: int
     started: int
@@ -51,11 +51,10 @@ def app_names(checkpoints: Path) -> list[str]:
 def launch(
     command: Sequence[str], checkpoint: Path, owner: str, environment: Mapping[str, str]
 ) -> Launch:
-    """Start a driver in a session of its own, with its output appended to
-    ``<checkpoint>/driver.log``.
+    """Start a driver in a new session. Its output is appended to ``<checkpoint>/driver.log``.
 
-    A stop request from the time of another owner's driver is deleted; one of the same owner stays
-    valid.
+    A stop request from the time of another owner's driver is deleted; a request from the time of
+    the same owner stays valid.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     former = last_launch(checkpoint)
@@ -78,7 +77,8 @@ def launch(
 
 
 def last_launch(checkpoint: Path) -> Launch | None:
-    """Return the last launch; None if nothing was launched there, or if its record is damaged."""
+    """Return the last launch on a checkpoint; None if there was none, or if its record is
+    damaged."""
     try:
         return LAUNCH.validate_json((checkpoint / "driver.json").read_bytes())
     except (FileNotFoundError, ValueError):
@@ -86,8 +86,8 @@ def last_launch(checkpoint: Path) -> Launch | None:
 
 
 def is_alive(checkpoint: Path, heartbeat: float = 0.0) -> bool:
-    """Return whether a driver runs on the checkpoint. heartbeat: its latest, epoch seconds, if
-    any."""
+    """Return whether a driver runs on the checkpoint. heartbeat: the driver's latest heartbeat, in
+    epoch seconds, if known."""
     if is_locked(checkpoint):
         return True
     record = last_launch(checkpoint)
@@ -99,8 +99,8 @@ def is_alive(checkpoint: Path, heartbeat: float = 0.0) -> bool:
 
 
 def ending(checkpoint: Path) -> tuple[str, str] | None:
-    """Return how the last launched driver ended: ("stopped", "") or ("failed", why); None while it
-    is alive."""
+    """Return how the last launched driver ended, as ("stopped", "") or ("failed", reason); None
+    while the driver is alive."""
     status, record = read_status(checkpoint), last_launch(checkpoint)
     heartbeat = datetime.fromisoformat(status.heartbeat).timestamp() if status else 0.0
     if is_alive(checkpoint, heartbeat):
@@ -116,8 +116,8 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
 
 
 def refusal(checkpoint: Path, why: str) -> str:
-    """Return what a driver, which ended for the reason `why`, said of a setting that cannot work;
-    "" if it ended for another reason."""
+    """Return the error message of an ended driver about a setting that cannot work; "" if the
+    driver ended for another reason. why: the reason for which it ended."""
     status = read_status(checkpoint)
     if status is None or not status.refused or not why.endswith(status.error):
         return ""
@@ -125,13 +125,13 @@ def refusal(checkpoint: Path, why: str) -> str:
 
 
 def _speaks_of(status: Status, record: Launch | None) -> bool:
-    """Return whether a status is from the launched driver and not from an earlier one."""
+    """Return whether the launched driver has written a status, rather than an earlier driver."""
     return record is None or datetime.fromisoformat(status.heartbeat).timestamp() >= record.at - 1
 
 
 def state_of(checkpoint: Path, status: Status) -> str:
-    """Return the state of an app, which is "killed" if its driver is gone without reporting an
-    end."""
+    """Return the state of an app. The state is "killed" if the app's driver is gone without having
+    reported an end."""
     end = ending(checkpoint)
     if end is None:
         return status.state
@@ -139,7 +139,7 @@ def state_of(checkpoint: Path, status: Status) -> str:
 
 
 def describe(checkpoint: Path, status: Status) -> str:
-    """Describe an app's latest run for people."""
+    """Return a description of an app's latest run for people."""
     s, state = status, state_of(checkpoint, status)
     held = "".join(f", {name} {n:,}" for name, n in s.inputs.items())
     bound = f"; bound (max_wait): {in_seconds(s.max_wait)}" if s.max_wait else ""

@@ -1,4 +1,4 @@
-"""Checks of a job's inputs before anything is written: whether its stream is there and can be read,
+"""Checks of a job's inputs before anything is written: whether its stream exists and can be read,
 and whether it fits the dimensions."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from semistream.workloads.jobs import JoinedDimension, load_dimensions
 def check_inputs(
     job: Job, target: str | Path, places: Paths, engine: Engine, url: str | None, *, loads: bool
 ) -> list[str]:
-    """Check a job's stream, and whether it fits the dimensions. Return remarks.
+    """Check a job's stream, and whether it fits the dimensions. Return remarks for the user.
 
     target: the job's name or file; url: the database of the dimensions' tables, if not the
-    warehouse; loads: whether the stream is loaded next, and must have files to find its columns.
-    Raises ConfigError.
+    warehouse; loads: whether the stream is loaded next, so that files must exist from which its
+    columns are found. Raises ConfigError.
     """
     remarks = list[str]()
     if loads or not _is_empty(job.stream):
@@ -50,7 +50,7 @@ def check_inputs(
 
 
 def _is_empty(spec: StreamSpec) -> bool:
-    """Return whether a stream of local files has none."""
+    """Return whether a stream of local files has no files."""
     return bool(
         spec.format in ENDINGS
         and spec.path
@@ -60,8 +60,8 @@ def _is_empty(spec: StreamSpec) -> bool:
 
 
 def stream_schema(spec: StreamSpec) -> pa.Schema | None:
-    """Return the columns of a stream, None if only Spark can find them. Raises ConfigError for one
-    that cannot be read."""
+    """Return the columns of a stream; None if only Spark can find them. Raises ConfigError for a
+    stream that cannot be read."""
     if spec.format not in SOURCES and (near := get_close_matches(spec.format.lower(), SOURCES, 1)):
         raise ConfigError(
             "stream.format",
@@ -94,8 +94,8 @@ def keyed(joined: JoinedDimension) -> list[str]:
 def problems(
     job: AnyJob, stream: pa.Schema | None, dimensions: Mapping[str, pa.Schema]
 ) -> Iterator[ConfigError]:
-    """Yield what is wrong between a job's stream and its dimensions. stream: None if its columns
-    are not known; dimensions: their columns by name, of those that could be read."""
+    """Yield the conflicts between a job's stream and its dimensions. stream: the stream's columns,
+    None if unknown; dimensions: by name, the columns of the dimensions that could be read."""
     if stream is None or not isinstance(job, Job):
         return
     yield from _unknown("stream.id", job.stream.id, stream, "stream")

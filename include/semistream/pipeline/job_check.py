@@ -1,5 +1,5 @@
-"""What a job's load would do, found out from its files without Spark and without writing anything
-but temporary files: types, keys, match rates, and the prediction of the cost models."""
+"""A check of a job before its load: types, keys, match rates, and the prediction of the cost
+models. It reads the job's files without Spark and writes only temporary files."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know before the load. level: error, where the load or its proof would fail;
-    about: the stream or a role."""
+    """A finding that the user should know before the load. level: "error" if the load or its proof
+    would fail; about: the stream or a role."""
 
     level: Level
     about: str
@@ -76,8 +76,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """What a stream's files have. rows: those looked at; about: how many there seem to be;
-    unparsable: of those looked at; duplicates: of these, tuples whose id came before."""
+    """Facts about a stream's files. rows: the number of rows that were read; about: the estimated
+    total number; unparsable: how many of the read rows cannot be parsed; duplicates: how many of
+    the read tuples have the id of an earlier one."""
 
     name: str
     format: str
@@ -93,11 +94,12 @@ class StreamFacts:
 
 @dataclass(frozen=True)
 class RoleFacts:
-    """What a role's dimension has for the stream's tuples.
+    """Facts about a role's dimension, and about its matches with the stream's tuples.
 
-    rows: read, all if whole; rejected: of them, rows that cannot be taken; duplicates: whose
-    business key came before; matched, null_keys: shares of the tuples looked at; unmatched: the
-    most frequent keys without a row; declaration: the setting formats that would make more match.
+    rows: rows that were read, which are all rows if whole; rejected: read rows that cannot be
+    stored; duplicates: read rows with the business key of an earlier one; matched, null_keys:
+    shares of the sampled tuples; unmatched: the most frequent keys without a row; declaration: the
+    setting ``formats`` with which more keys would match.
     """
 
     role: str
@@ -118,10 +120,10 @@ class RoleFacts:
 
 @dataclass(frozen=True)
 class RolePrediction:
-    """What the cost models choose and predict for a role. memory: bytes of M; rate: tuples/s inside
-    the join of all operators, None where R is held whole; bytes_read: of R a second at that rate;
-    busy: share of the time at the given rate; least_wait: s, the smallest max_wait of a load that
-    runs on."""
+    """The cost models' choice and prediction for a role. memory: bytes of M; rate: the join's rate
+    over all operators, tuples/s, None if R is held whole in memory; bytes_read: bytes of R read per
+    second at that rate; busy: the share of the time in which the join works at the given rate;
+    least_wait: the smallest possible max_wait of a continuous load, seconds."""
 
     role: str
     algorithm: str
@@ -135,7 +137,7 @@ class RolePrediction:
 
 @dataclass
 class JobCheck:
-    """The result. ok: whether nothing was found for which the load or its proof would fail."""
+    """The result of a check. ok: whether no finding is an error."""
 
     job: str
     streams: list[StreamFacts] = field(default_factory=list)
@@ -156,7 +158,7 @@ class JobCheck:
 
 
 def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
-    """Check a job. What is wrong with it is among the findings of the result."""
+    """Check a job. Errors in the job become findings of the result, and are not raised."""
     found = JobCheck(
         settings.job,
         memory=int(settings.memory),
@@ -176,7 +178,7 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
 @dataclass
 class _Check:
     """The check of a job. samples: rows of the streams that could be read; snapshots: by dimension
-    and key, of the rows that were read."""
+    and key, temporary snapshots of the rows that were read."""
 
     settings: CheckSettings
     job: AnyJob
@@ -289,7 +291,8 @@ class _Check:
         )
 
     def _ids(self, name: str, spec: StreamSpec, rows: pa.Table) -> int:
-        """Return how many tuples have the id of one before, and say what is wrong with ids."""
+        """Return how many tuples have the id of another tuple. Problems with ids become
+        findings."""
         if not spec.id:
             self.found.add(
                 "warning",
@@ -392,7 +395,8 @@ class _Check:
         return open_rows(dimension, keyed(joined), engine, None, known)
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
-        """Write the rows of a dimension that are read into a temporary snapshot by a key."""
+        """Write rows of a dimension into a temporary snapshot by a key. read: gets the statistics
+        of these rows."""
         dimension, rows = joined.dimension, self._open(joined)
         name, root = dimension.name, scratch_directory()
         identity = master_keys(rows.schema, list(dimension.business_key))
@@ -412,7 +416,8 @@ class _Check:
         self.snapshots[name, key] = root / manifest.version
 
     def _matched(self, role: Role, facts: RoleFacts) -> RoleFacts:
-        """Return the facts of a role with the share of the sample's tuples that have a row."""
+        """Return a role's facts, completed with the share of the sample's tuples that have a
+        row."""
         if not self.samples or not self.samples[0].num_rows:
             return facts
         sample = self.samples[0]
@@ -453,7 +458,8 @@ class _Check:
     # ---- the load
 
     def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
-        """Predict what the load does, as it chooses it for its first micro-batch."""
+        """Predict the load's performance with the plan that it would choose for its first
+        micro-batch."""
         if not sample.num_rows:
             return
         self.progress("predicting", 0, None)
@@ -473,7 +479,8 @@ class _Check:
             self.found.add("error", "job", str(e))
 
     def _plan(self, job: Job) -> Plan[RolePlan]:
-        """Return the plan of a load of the job, with an open algorithm. Raises ConfigError."""
+        """Return the plan of a load of the job. The cost models choose the algorithm. Raises
+        ConfigError."""
         directories = [self.snapshots[role.dimension.name, role.key] for role in job.roles]
         manifests = list(map(Manifest.read, directories))
         partitions, count = self.found.partitions, len(job.roles)
@@ -513,7 +520,7 @@ class _Check:
     def _prediction(
         self, join: RolePlan, stream: pa.RecordBatch, costs: Costs, demand: Demand | None
     ) -> RolePrediction:
-        """Return the prediction for a role, whose stream is like these tuples."""
+        """Return the prediction for a role. stream: a sample of the role's input tuples."""
         partitions = self.found.partitions
         sizes = {k: v for k, v in join.parameters.items() if k != "sharers"}
         found = RolePrediction(join.role, join.algorithm, sizes, join.memory * partitions)
@@ -545,7 +552,7 @@ class _Check:
 
 @dataclass
 class _Read:
-    """What was read of a dimension."""
+    """Statistics of the rows of a dimension that were read."""
 
     rows: int = 0
     rejected: list[str] = field(default_factory=list)

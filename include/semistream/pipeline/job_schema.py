@@ -23,7 +23,7 @@ ACCEPTED: dict[Any, list[JsonSchemaValue]] = {
 
 
 class _AsWritten(GenerateJsonSchema):
-    """The schema of what a YAML file may have, which validators convert."""
+    """The JSON schema of what a user may write in a YAML file, before validators convert it."""
 
     def function_before_schema(self, schema: Any) -> JsonSchemaValue:
         found = ACCEPTED.get(schema["function"]["function"])
@@ -55,8 +55,8 @@ def _schema() -> JsonSchemaValue:
 
 
 def _complete(definitions: dict[str, Any]) -> None:
-    """Add the short forms of ``job.with_roles``: a dimension beside its role, or by its name, and
-    the only role at the job's top."""
+    """Add the short forms that ``job.with_roles`` accepts: a role that has its dimension's settings
+    or names its dimension, and a single role whose settings are at the top of the job."""
     job, role, dimension = (definitions[kind.__name__] for kind in (Job, Role, Dimension))
     del dimension["required"]  # its name is its role's, where it has none
     either = {"anyOf": [TEXT, {"$ref": "#/$defs/Dimension"}]}

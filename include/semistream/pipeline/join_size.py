@@ -1,5 +1,5 @@
 """An estimate of the size of a join, or of the sum of a column over its rows, from sketches of both
-sides' keys, without joining.
+sides' keys. No join is executed.
 
 A SUM is a COUNT of weighted tuples (Ganguly, Garofalakis, Rastogi: *Processing Data-Stream Join
 Aggregates Using Skimmed Sketches*): the size of the join of A's keys, where a key's frequency is
@@ -49,7 +49,7 @@ MOST_TOTAL = 2.0**62  # the most that a column's absolute values, as whole numbe
 
 @dataclass(frozen=True)
 class Side:
-    """The counts of one input: its rows, and those of them that can match nothing, as they have no
+    """The counts of one input: its rows, and the rows that can match nothing because they have no
     key or could not be parsed."""
 
     name: str
@@ -61,10 +61,10 @@ class Side:
 @dataclass(frozen=True)
 class JoinSize:
     """The estimated size. estimate: rows of the inner equijoin, or the sum of the column ``sum``
-    over them; bound: the greatest error, with probability ``confidence``; memory_bytes: of both
-    sketches; enough_bytes: if the bound exceeds the estimate, the bytes of both sketches that could
-    estimate a join of ``enough_for`` rows, or such a sum, else 0; ns_per_key: time inside the
-    sketches."""
+    over these rows; bound: the largest error, with probability ``confidence``; memory_bytes: bytes
+    of both sketches; enough_bytes: if the bound exceeds the estimate, the bytes of both sketches
+    with which a join of ``enough_for`` rows, or such a sum, could be estimated, otherwise 0;
+    ns_per_key: time in the sketches, nanoseconds per key."""
 
     estimate: float
     bound: float
@@ -82,7 +82,7 @@ class JoinSize:
 
     @property
     def doubt(self) -> str:
-        """A warning if the error may exceed the estimate, else empty."""
+        """A warning if the error may exceed the estimate; otherwise ""."""
         if not self.enough_bytes:
             return ""
         most, what, kind = (
@@ -98,7 +98,7 @@ class JoinSize:
         )
 
     def describe(self) -> str:
-        """Describe the estimate in a few lines for a log."""
+        """Return a description of the estimate in a few lines, for a log."""
         sides = (
             f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
             f"{side.unparsable:,} unparsable"
@@ -267,12 +267,11 @@ def estimate_join_size(
 
 
 class Measure:
-    """The column of A that is summed. Its values are added up as whole numbers, in units of
+    """The column of A whose values are summed. They are added up as whole numbers, in units of
     1/``one``."""
 
     def __init__(self, column: str, left: pa.Schema, right: pa.Schema):
-        """Choose the unit. Raises ConfigError for a column that A does not have, or that is not
-        numeric."""
+        """Choose the unit. Raises ConfigError for a column that A lacks, or that is not numeric."""
         self.column = column
         if column not in left.names:
             raise ConfigError(
@@ -298,7 +297,7 @@ class Measure:
 
     def weights(self, values: pa.Array) -> np.ndarray:
         """Return the values as whole numbers, int64[n], with 0 for null. Raises ConfigError if some
-        are not finite numbers, or if they are too large together."""
+        values are not finite numbers, or if their sum is too large."""
         values = (
             pc.fill_null(values, 0)
             if not pa.types.is_null(values.type)
@@ -340,8 +339,8 @@ def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
     """Return (memory, rows): the bytes of memory, rounded up to two digits, with which the bound
     would be `rows`. Return (0, 0) if the present bound does not exceed the estimate.
 
-    rows is the estimate, or a quarter of the present bound if that is more. A bound falls with the
-    square root of s1 (``sketches/bounds.py``), which grows with the memory.
+    rows is the larger of the estimate and a quarter of the present bound. A bound is inversely
+    proportional to the square root of s1 (``sketches/bounds.py``), which grows with the memory.
     """
     if bound <= max(estimate, 0.5):
         return 0, 0
@@ -352,7 +351,7 @@ def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
 
 
 def in_units(size: int) -> str:
-    """Format a size in bytes as settings have it."""
+    """Format a size in bytes in the notation of settings."""
     for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size >= bytes_:
             return f"{size / bytes_:.3g} {unit}"
@@ -360,7 +359,7 @@ def in_units(size: int) -> str:
 
 
 def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]:
-    """Return an input's formats; those of a snapshot are in its manifest."""
+    """Return an input's declared formats. The formats of a snapshot are in its manifest."""
     given: dict[str, ColumnFormat] = getattr(settings, f"{which}_formats")
     known = current_manifest(getattr(settings, which))
     if known is None:
@@ -382,7 +381,7 @@ def _open(
     stack: ExitStack,
     formats: dict[str, ColumnFormat],
 ) -> _FileInput | _SnapshotInput | _TableInput:
-    """Open an input: a path if the name is one, else a table."""
+    """Open an input. The name is the path of a file, or the name of a table."""
     name, types = getattr(settings, which), getattr(settings, f"{which}_types")
     path = Path(name)
     if not path.exists():

@@ -12,8 +12,8 @@ LETTERS = 30  # of a line of a box
 
 
 class Box(NamedTuple):
-    """A box. kind: "stream", "dimension", "load" or "table"; title, text: its two lines; full: both
-    as they are; name: of a dimension."""
+    """A box of the drawing. kind: "stream", "dimension", "load" or "table"; title, text: its two
+    lines, shortened; full: both lines unshortened; name: the dimension's name."""
 
     kind: str
     title: str
@@ -29,7 +29,7 @@ class Box(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Boxes, and the paths of the lines between them, as SVG has them."""
+    """Boxes, and the lines between them as SVG paths."""
 
     boxes: tuple[Box, ...]
     lines: tuple[str, ...]
@@ -83,7 +83,7 @@ def _column(given: list[tuple[str, str, str, str]], column: int, height: int) ->
 
 
 def _short(text: str) -> str:
-    """Return the end of a long text, which tells more of a path than its beginning."""
+    """Return the end of a long text. The end of a path says more than its beginning."""
     return text if len(text) <= LETTERS else "…" + text[1 - LETTERS :]
 
 

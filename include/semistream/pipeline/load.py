@@ -26,12 +26,12 @@ APP = (sys.executable, "-m", "semistream.streaming.script")
 def load(
     settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Provision a job's dimensions, load its stream, and prove what is loaded. Return what
-    ``steps.verify`` returns.
+    """Provision a job's dimensions, load its stream, and prove what was loaded. Return the result
+    of ``steps.verify``.
 
-    An interrupt lets the load drain and stop; what it has loaded is then proven as well. say: is
-    given the lines that report a step. Raises ConfigError for settings that cannot work,
-    SemistreamError for a load that failed, and VerificationFailed.
+    After an interrupt the load drains and stops, and what it has loaded is still proven. say: a
+    function that gets the lines of the report. Raises ConfigError for settings that cannot work,
+    SemistreamError for a failed load, and VerificationFailed.
     """
     job = workloads.load_any_job(settings.job, places)
     if isinstance(job, Job):
@@ -104,13 +104,13 @@ def provision(
     url: str | None = None,
     job: Job | None = None,
 ) -> list[str]:
-    """Bring the dimensions of a job, or the one that is named, into their tables, and publish their
-    snapshots. Return lines that report it.
+    """Provision the dimensions of a job, or a single named dimension: load them into their tables,
+    and publish their snapshots. Return the lines of a report.
 
-    memory: bytes that publishing may use; url: database of the dimensions' tables; None: the
-    warehouse; job: the one that the target names, if its stream is another one than its file says.
-    Raises ConfigError, before anything is written, for a job whose stream cannot be read or does
-    not fit its dimensions.
+    target: the name of the job or the dimension; memory: bytes that publishing may use; url:
+    database of the dimensions' tables, None for the warehouse; job: the job that the target names,
+    if it reads another stream than its file says. Raises ConfigError, before anything is written,
+    for a job whose stream cannot be read or does not fit its dimensions.
     """
     from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions, publishing

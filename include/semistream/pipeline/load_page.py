@@ -1,4 +1,4 @@
-"""A load for the page: its commits as series for charts, its settings, unmatched tuples,
+"""The content of a load's page: its commits as series for charts, its settings, unmatched tuples,
 verifications and lineage."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PAGE = 25  # rows of a page of the ledger
 
 
 class Mark(NamedTuple):
-    """Something that happened at a commit. at: its index among the charted ones; kind: "version",
-    "settings", "run", "proof" or "resolved"."""
+    """An event at a commit. at: index of the commit in the chart; kind: "version", "settings",
+    "run", "proof" or "resolved"."""
 
     at: int
     kind: str
@@ -46,8 +46,8 @@ class Mark(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """Tuples that were unmatched for one reason. role: of a dimension, or of two streams the side;
-    example: one that is open still, as JSON, empty without any."""
+    """Tuples that were unmatched for one reason. role: the dimension's role, or the side of two
+    streams; example: a tuple that is still open, as JSON, "" if there is none."""
 
     role: str
     reason: str
@@ -62,8 +62,9 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadPage:
-    """What the page of a load shows beneath its tile. ledger: a page of commits, the newest first;
-    older: the position before which the next page is, None if there is none."""
+    """The content of a load's page below its tile. ledger: one page of the list of commits, the
+    newest first; older: the position before which the list's next page begins, None if there is
+    none."""
 
     app: str
     settings: tuple[Setting, ...]
@@ -82,8 +83,9 @@ def position_text(position: Position) -> str:
 
 
 def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPage:
-    """Return what the page of a load shows. before: the position before which its ledger is shown;
-    None: its newest commits. Raises ConfigError for an app that has committed nothing."""
+    """Return the content of a load's page. before: a position; the ledger shows the commits before
+    it, or the newest commits if it is None. Raises ConfigError for an app that has committed
+    nothing."""
     with open_warehouse(places.warehouse_url) as engine:
         job = loaded_job(engine, app)
         with engine.connect() as connection:
@@ -115,11 +117,12 @@ def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPa
 
 
 def series(app: str, places: Paths, before: Position | None = None) -> dict[str, Any]:
-    """Return an app's newest commits (before a position: those before it) as columns for charts,
-    each of as many numbers; null: not known.
+    """Return an app's newest commits, or its newest commits before a position, as columns for
+    charts. All columns have the same length; null stands for unknown.
 
-    at: seconds since 1970; name: of the commit; rejected: by "ROLE: REASON"; seconds, by phase;
-    marks: what happened; older: the position of the first commit if there are older ones, else "".
+    at: seconds since 1970; name: the commit's name; rejected: by "ROLE: REASON"; seconds: by phase;
+    marks: events at commits; older: the position of the first commit if there are older ones,
+    otherwise "".
     """
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         commits = read_commits(connection, app, CHARTED + 1, before=before)
@@ -160,7 +163,8 @@ def series(app: str, places: Paths, before: Position | None = None) -> dict[str,
 
 
 def commit_name(position: Position) -> str:
-    """Return a commit's name in a table: its batch's number, or what follows it."""
+    """Return a commit's name in a table: the batch's number, with "drain" or "resolved" for commits
+    that follow the batch."""
     batch, kind = position
     if kind == Kind.BATCH:
         return str(batch)
@@ -168,7 +172,7 @@ def commit_name(position: Position) -> str:
 
 
 def _rate(of: CommitCounts) -> float | None:
-    """Return the tuples per second from the begin of a batch's planning to its commit."""
+    """Return the tuples per second of a batch, from the start of its planning to its commit."""
     seconds = sum(of.phases.values())
     return of.rows_read / seconds if seconds and of.rows_read else None
 
@@ -189,7 +193,7 @@ def _failures(connection: Connection, app: str) -> list[tuple[Position, str]]:
 def _marks(
     commits: Sequence[CommitCounts], failures: Sequence[tuple[Position, str]]
 ) -> Iterator[Mark]:
-    """Yield what happened at commits, in their order."""
+    """Yield the events at commits, in the commits' order."""
     settings: tuple[Any, ...] = ()  # of the newest commit that read the source
     for n, of in enumerate(commits):
         before = commits[max(n - 1, 0)]
@@ -216,8 +220,8 @@ def _marks(
 
 
 def _rejected(connection: Connection, app: str) -> tuple[list[Rejected], int]:
-    """Return all that was ever unmatched by role and reason, most first, and how many of it were
-    resolved since."""
+    """Return the numbers of tuples that were ever unmatched, by role and reason, the largest first,
+    and the number of tuples that have been resolved since."""
     r, u = load_rejections.c, unmatched.c
     loads = app_loads(app_number(connection, app) or 0)
     counts = connection.execute(

@@ -1,4 +1,4 @@
-"""What an app has loaded, from the ledger."""
+"""The data that an app has loaded, according to the ledger."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from semistream.warehouse.schema import load_commits
 
 
 def loaded_job(engine: Engine, app: str) -> AnyJob:
-    """Return the job that an app has loaded, as its newest commit has it. Raises ConfigError, with
-    the likely name, for an app that has committed nothing."""
+    """Return the job that an app has loaded, according to its newest commit. Raises ConfigError,
+    with the likely name, for an app that has committed nothing."""
     if (newest := Ledger(engine, app).newest_job()) is not None:
         return job_of(json.loads(newest[1]))
     c = load_commits.c

@@ -1,4 +1,4 @@
-"""What those who are responsible for a job are notified of, as text."""
+"""The texts of notifications for the people who are responsible for a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES = 40  # of an error that a message has
 
 @dataclass(frozen=True)
 class Message:
-    """A notification. subject: one line; text: several."""
+    """A notification. subject: one line; text: several lines."""
 
     subject: str
     text: str
@@ -27,10 +27,11 @@ class Message:
 def failure(
     job: str, owner: str, task: str, run: str, error: BaseException | str | None, link: str
 ) -> Message:
-    """Describe a task of a job's run that has failed for good: job, run, what failed, with the
-    checks, the range of batches and the first rows of an incomplete proof, the way out, the link.
+    """Describe a task of a job's run that has failed for good: the job, the run, the failure and
+    its remedy, with a link. For an incomplete proof, the checks, the range of batches and the first
+    rows are included.
 
-    error: with which it failed; None if the process was killed.
+    error: the error with which the task failed; None if its process was killed.
     """
     result = getattr(error, "result", None)  # of a verification
     subject = f"{job}: {'incomplete' if result is not None else f'{task} failed'}"

@@ -1,7 +1,8 @@
 """The content of the UI's page: apps from their status files, everything else from the warehouse.
 
-A thread reads the warehouse, one at a time however many people open the page. A page request waits
-a moment for it. If reading takes longer or fails, the page shows the previous reading with its age.
+Only one thread reads the warehouse at a time, however many people open the page. A page request
+waits a moment for this reading. If reading takes longer or fails, the page shows the previous
+reading with its age.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FRESH = 1.5  # s after which a reading is too old for those who follow the page
 
 @dataclass(frozen=True)
 class Reading:
-    """A reading of the warehouse at a time (``time.monotonic()``)."""
+    """The result of reading the warehouse at a time (``time.monotonic()``)."""
 
     url: str = ""
     at: float = 0.0
@@ -52,9 +53,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the overview shows. dismissed: the apps that were dismissed; error: why there is no
-    current reading of the warehouse, or ""; read: whether there is a reading; age: its age in s;
-    all: whether the dismissed ones are included; at: now, UTC."""
+    """The content of the overview. dismissed: the dismissed apps; error: the reason why there is no
+    current reading of the warehouse, or ""; read: whether there is a reading; age: age of the
+    reading in seconds; all: whether dismissed apps are included; at: the present time, UTC."""
 
     tiles: tuple[Tile, ...]
     dismissed: tuple[str, ...]
@@ -68,7 +69,7 @@ class Shown:
 
     @property
     def summary(self) -> str:
-        """Return how the loads are, in one sentence."""
+        """Return one sentence about the state of the loads."""
         counts = {
             "failed or incomplete": sum(bool(t.troubles) for t in self.tiles),
             "running": sum(t.alive for t in self.tiles),
@@ -91,8 +92,8 @@ class Overview:
         self._ready = ""  # URL of the warehouse whose tables are known to be there
 
     def show(self, places: Paths, *, dismissed: bool = False, fresh: bool = True) -> Shown:
-        """Return the content of the page. dismissed: include the apps that were dismissed; fresh:
-        read the warehouse anew even if the newest reading is only a moment old."""
+        """Return the content of the page. dismissed: whether to include the dismissed apps; fresh:
+        whether to read the warehouse again even if the newest reading is very recent."""
         error, read = self._look(places, fresh)
         now, hidden = datetime.now(UTC).replace(tzinfo=None), read_dismissed(places.checkpoints)
         tiles = [
@@ -184,8 +185,9 @@ class Overview:
 def _lateness(
     connection: Connection, totals: Mapping[str, Totals], before: Reading
 ) -> dict[str, Lateness | None]:
-    """Return how late the master data of each app came. It is read anew after a commit, and while
-    facts wait to be filled in, which is no commit."""
+    """Return how late the master data of each app came. It is read again after a commit. It is also
+    read again while inferred members are waiting to be filled in, because filling them in is not a
+    commit."""
     known = {
         app: late
         for app, late in before.late.items()

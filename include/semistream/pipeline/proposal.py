@@ -1,5 +1,5 @@
-"""A job proposed from a user's files: how they are written, the types of their columns, and the
-keys by which they are joined; as YAML with comments."""
+"""A job proposed from a user's files, as YAML with comments: how the files are written, the types
+of their columns, and the keys by which they are joined."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Proposal:
         }
 
     def notes(self) -> Iterator[str]:
-        """Yield what the user should look at, the most important first."""
+        """Yield remarks for the user, the most important first."""
         for role in self.roles:
             key = role.key
             if not key.sure:
@@ -117,8 +117,9 @@ class Proposal:
                 )
 
     def to_yaml(self, beside: Path, schema: str) -> str:
-        """Return the job's YAML with comments. beside: the directory of the file, to which paths
-        below it are relative; schema: path of the job files' JSON schema from there."""
+        """Return the job's YAML with comments. beside: the directory of the YAML file, to which
+        paths below it are relative; schema: path of the job files' JSON schema, relative to that
+        directory."""
         lines = [
             f"# yaml-language-server: $schema={schema}",
             f"# Proposed by `semistream init` from {self.stream.path.name} and "
@@ -192,9 +193,9 @@ def propose(
 ) -> Proposal:
     """Propose a job from a stream's file and master files, or directories of files.
 
-    name: of the job, by default the stream's; on: join columns, as [ROLE:]STREAM=MASTER, in the
-    place of proposed ones; ids: columns that identify a tuple, likewise. Raises ConfigError for
-    files that cannot be read, and if no key of a master is found.
+    name: name of the job, by default the stream's; on: join columns, as [ROLE:]STREAM=MASTER, which
+    replace proposed ones; ids: columns that identify a tuple, which replace proposed ones. Raises
+    ConfigError for files that cannot be read, and if no key of a master is found.
     """
     of_stream = detect(stream, "stream", STREAM_ROWS, SAMPLE_BYTES)
     given = _given(on, [_name(path) for path in masters])
@@ -240,7 +241,8 @@ def _with_keys(
 
 
 def _given(on: Sequence[str], roles: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the join columns that the user gave, by role; without a role those of the first."""
+    """Return the join columns that the user gave, by role. Join columns without a role belong to
+    the first role."""
     found: dict[str, dict[str, str]] = {}
     for text in on:
         role, _, rest = text.rpartition(":")
@@ -264,7 +266,7 @@ def _check_columns(on: Mapping[str, str], stream: DetectedFile, master: Detected
 
 
 def _name(path: Path) -> str:
-    """Return a name for a job or a role that is made of a file's."""
+    """Return a name for a job or a role, derived from a file's name."""
     name = re.sub(r"\W+", "_", path.name.split(".")[0], flags=re.ASCII).strip("_").lower()
     name = name or "data"
     return (name if name[0].isalpha() else f"_{name}")[: NAME - len("fact_")]
@@ -287,7 +289,7 @@ def _file(of: DetectedFile) -> dict[str, Any]:
 
 
 def _written(of: DetectedFile) -> Iterator[str]:
-    """Yield the lines that tell how files are written, and their columns with examples."""
+    """Yield lines that describe how files are written, and their columns with examples."""
     if of.options:
         yield f"options: {_flow(of.options)}"
     if of.formats:
@@ -307,7 +309,8 @@ def _written(of: DetectedFile) -> Iterator[str]:
 
 
 def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
-    """Return a decimal column with few more digits than its numbers need."""
+    """Return a decimal column with the largest number of digits, if its numbers need nearly so
+    many."""
     if not pa.types.is_decimal(field.type):
         return field
     most = pc.max(pc.abs(rows.column(field.name))).as_py()
@@ -318,7 +321,8 @@ def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
 
 
 def _limit(rate: float) -> float:
-    """Return a limit of unmatched tuples that the present ones do not reach."""
+    """Return a limit for the share of unmatched tuples that is at least twice their present share.
+    rate: the share of matched tuples."""
     return next(
         limit for limit in (0.01, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= min(2 * (1 - rate), 1)
     )
@@ -339,7 +343,7 @@ def _same(column: str, short: str, form: ColumnFormat) -> bool:
 
 
 def _relative(path: Path, beside: Path) -> str:
-    """Return a path as a job names it: relative if the file is below the job's directory."""
+    """Return a path in a job's notation: relative if the file is below the job's directory."""
     found, base = Path(os.path.abspath(path)), Path(os.path.abspath(beside))
     return str(found.relative_to(base)) if found.is_relative_to(base) else str(found)
 

@@ -1,4 +1,4 @@
-"""The settings of the steps."""
+"""The settings of ``semistream estimate-join-size`` and ``semistream check``."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class JoinSizeSettings(Settings):
 
 
 class CheckSettings(Settings):
-    """The settings of ``semistream check``: the job, and those of its load on which the prediction
-    depends."""
+    """The settings of ``semistream check``: the job, and those settings of its load on which the
+    prediction depends."""
 
     job: str = Field(description="What is checked: a shipped job, or a job's name or YAML file")
     memory: Bytes = Field(

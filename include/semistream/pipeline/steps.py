@@ -42,24 +42,25 @@ log = logging.getLogger(__name__)
 
 
 def prepare(job: str, places: Paths) -> None:
-    """Make the missing data files of a shipped job. A user's own files must exist."""
+    """Create the missing data files of a shipped job. The files of a user's job must exist."""
     from semistream import workloads
 
     workloads.prepare_target(job, places)
 
 
 def dimensions(job: str, places: Paths) -> list[str]:
-    """Return the names of the dimensions of a job, or of the one that ``job`` itself names. Raises
-    ConfigError."""
+    """Return the names of a job's dimensions, or the dimension's name if ``job`` names a dimension.
+    Raises ConfigError."""
     from semistream import workloads
 
     return [joined.dimension.name for joined in workloads.load_dimensions(job, places)]
 
 
 def changed_dimensions(job: str, places: Paths) -> list[str]:
-    """Return the names of the dimensions of a job that must be provisioned: their files or their
-    declaration have changed since they were, a snapshot is not of the table as it is, or they come
-    from a table, which only reading tells. Raises ConfigError."""
+    """Return the names of a job's dimensions that must be provisioned. A dimension must be
+    provisioned if its files or its declaration have changed since the last time, if a snapshot
+    differs from its table, or if its source is a table, whose changes only reading shows. Raises
+    ConfigError."""
     from semistream import workloads
     from semistream.provisioning import publishing
 
@@ -88,7 +89,7 @@ def changed_dimensions(job: str, places: Paths) -> list[str]:
 
 def source_of(joined: JoinedDimension, places: Paths) -> str | None:
     """Return a digest of a dimension's declaration, its keys, and the size and time of modification
-    of each of its files. None if the source is a table, or no local file."""
+    of each of its files. Return None if the source is a table, or a file that is not local."""
     dimension = joined.dimension
     path = Path(dimension.path or "")
     if not dimension.path or not path.exists():
@@ -101,7 +102,7 @@ def source_of(joined: JoinedDimension, places: Paths) -> str | None:
 
 
 def _mark_of(name: str, places: Paths) -> Path:
-    """Return the file that has ``source_of`` a dimension when it was provisioned last."""
+    """Return the file that stores the digest ``source_of`` of a dimension's last provisioning."""
     return places.snapshots / name / "provisioned"
 
 
@@ -109,10 +110,10 @@ def provision_changed(
     job: str, name: str, memory: str, places: Paths, publish_large: Callable[[], Any]
 ) -> dict[str, Any]:
     """Upsert a dimension's rows into its table and publish its snapshots. Return the counts of rows
-    and what ``published`` returns.
+    and the result of ``published``.
 
-    memory: bytes that publishing may use; publish_large: publishes what ``publish`` leaves to
-    Spark.
+    memory: bytes that publishing may use; publish_large: a function that publishes the snapshots of
+    a large dimension by Spark.
     """
     joined = _joined(job, name, places)
     source = source_of(joined, places)  # before it is read
@@ -127,7 +128,7 @@ def provision_changed(
 
 def provision(job: str, name: str, places: Paths) -> dict[str, Any]:
     """Upsert a dimension's rows into its table. Return the counts of rows. job: the job that uses
-    it, or the dimension itself."""
+    the dimension, or the dimension's name."""
     from semistream.provisioning.dimensions import provision as upsert
 
     with open_warehouse(places.warehouse_url) as engine:
@@ -135,8 +136,8 @@ def provision(job: str, name: str, places: Paths) -> dict[str, Any]:
 
 
 def publish(job: str, name: str, memory: str, places: Paths) -> bool:
-    """Publish a dimension's snapshots in this process if it has changed and is small. Return False
-    for a large one that has changed: Spark publishes it sooner.
+    """Publish a dimension's snapshots in this process if the dimension has changed and is small.
+    Return False for a large dimension that has changed, because Spark publishes it faster.
 
     memory: bytes that publishing may use.
     """
@@ -166,8 +167,8 @@ def publish(job: str, name: str, memory: str, places: Paths) -> bool:
 
 def published(job: str, name: str, places: Paths) -> dict[str, Any]:
     """Return the snapshots of a dimension that loads read from now on, by the columns of their
-    keys. ``job`` is missing where the dimension itself was provisioned. Raises ConfigError if a key
-    of the job has none."""
+    keys. The result has no ``job`` if the dimension was provisioned outside of a job. Raises
+    ConfigError if there is no snapshot for a key of the job."""
     joined = _joined(job, name, places)
     versions, rows = {}, 0
     for key in joined.keys:
@@ -217,8 +218,8 @@ def load_settings(
 
 
 def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
-    """Return whether a load has nothing to do, so that Spark need not start; the app's status then
-    records the run. Return False also where the load would fail, as its app reports the error."""
+    """Return whether a load has nothing to do, so that Spark need not start. The app's status then
+    records the run. Return False also if the load would fail, because its app reports the error."""
     from semistream import workloads
     from semistream.streaming.app import App
 
@@ -272,11 +273,12 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
 
 
 def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
-    """Return the punctuations that an app of two streams has propagated since they were last
-    announced. No later row of its fact table has values that match them.
+    """Return the punctuations that an app of two streams has propagated since the last
+    announcement. No later row of the app's fact table has values that match them.
 
-    values: the first ones, {side, pattern} each; count: the number of all; loads: the load_ids of
-    the first and the last load that may have some. The table propagated has all of them.
+    values: the first punctuations, each as {side, pattern}; count: the number of all punctuations;
+    loads: the load_ids of the first and the last load that may have some. The table propagated has
+    all of them.
     """
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
     told = json.loads(mark.read_text()) if mark.exists() else 0
@@ -305,11 +307,11 @@ def verify(
     app: str, places: Paths, *, since_last: bool, sample: int, job: str = ""
 ) -> dict[str, Any]:
     """Prove that everything the app has committed is complete. Raises VerificationFailed, which
-    names checks and rows, if it is not.
+    names checks and rows, otherwise.
 
-    since_last: check only what is not proven yet; sample: how many facts and unmatched tuples are
-    joined again; job: a job's file, whose limits (max_unparsable, unique_ids, max_unmatched)
-    replace those that the app was loaded with.
+    since_last: whether to check only what has not been proven yet; sample: how many facts and
+    unmatched tuples are joined again; job: a job's file, whose limits (max_unparsable, unique_ids,
+    max_unmatched) replace those with which the app was loaded.
     """
     from semistream import quality, workloads
 
@@ -342,7 +344,7 @@ def verify(
 
 
 def warehouse_answers(places: Paths) -> bool:
-    """Return whether the warehouse can be connected to."""
+    """Return whether the warehouse accepts connections."""
     try:
         with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
             connection.execute(select(1))
@@ -359,12 +361,12 @@ def replay(
     job: str = "",
     checkpoint: Path | None = None,
 ) -> str:
-    """Join open tuples of an app's ``unmatched`` again, with the dimensions' current versions, and
-    return what became of them, as text.
+    """Join open tuples of an app's ``unmatched`` again, with the dimensions' current versions.
+    Return a text that describes the results.
 
-    file: the tuples, which may have been mended; default: all open ones, as they are; job: the
-    job's file, after something was changed in it that reads them; default: the ledger's record.
-    Raises ConfigError while the app runs.
+    file: the tuples, which may have been corrected; by default all open tuples, unchanged; job: the
+    job's file, if the user has changed how it reads tuples; by default the ledger's record. Raises
+    ConfigError while the app runs.
     """
     from semistream import workloads
     from semistream.streaming.app import App
@@ -414,14 +416,14 @@ def loaded_apps(places: Paths) -> list[str]:
 
 def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
-    through a sink outside the warehouse, into what still exists."""
+    through a sink outside the warehouse that still has rows."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_holds, app, places))
 
 
 def _holds(app: str, places: Paths, setting: str) -> bool:
-    """Return whether a sink has rows of the app outside the warehouse; a table that no longer
-    exists has none."""
+    """Return whether a sink outside the warehouse has rows of the app. A table that no longer
+    exists has no rows."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.warehouse import Warehouse
 
@@ -435,13 +437,13 @@ def _holds(app: str, places: Paths, setting: str) -> bool:
 def reset(
     app: str, places: Paths, checkpoint: Path | None = None, *, reports: bool = False
 ) -> None:
-    """Delete an app's rows, ledger, verifications and checkpoint, so that its next start begins
+    """Delete an app's rows, ledger, verifications and checkpoint. The app's next start then begins
     with an empty warehouse.
 
     The rows are deleted in one transaction, and then the checkpoint in one step. After a crash
-    between the two the app refuses to start until this function is called again. reports: delete
-    the app's reports, too. Raises ConfigError while the app runs, if it has loaded
-    through another sink into what still exists, and for a directory that is no checkpoint.
+    between the two the app refuses to start until this function is called again. reports: whether
+    to delete the app's reports, too. Raises ConfigError while the app runs, if the app has loaded
+    through another sink that still has rows, and for a directory that is not a checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app

@@ -34,7 +34,7 @@ SWEEPS = 5  # the number of tuning sweeps that are shown, the latest ones
 
 
 def ledger(totals: Totals) -> dict[str, Any]:
-    """Return the totals of all that an app has committed, in the form of the summary."""
+    """Return the totals of everything that an app has committed, in the form of the summary."""
     t = totals
     return {
         **asdict(t),
@@ -107,8 +107,8 @@ def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
 
 
 def _report(file: Path, places: Paths) -> str:
-    """Return a report's path below the reports' directory; empty if the report is no longer
-    kept."""
+    """Return a report's path relative to the reports' directory; "" if the report no longer
+    exists."""
     reports, file = places.reports.resolve(), file.resolve()
     return str(file.relative_to(reports)) if file.is_relative_to(reports) and file.is_file() else ""
 
@@ -171,9 +171,9 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
 
 
 def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the parts of a row of the summary, each with its number in this run and in all: of
-    ``unmatched`` by reason and by role, of ``matched`` those without a row of a role, and with an
-    inferred one."""
+    """Yield the details of a row of the summary, as (name, number in this run, number in all runs).
+    ``unmatched`` is divided by reason and by role. ``matched`` is detailed by the roles in which
+    tuples had no row, and in which they got an inferred member."""
     run = summary["run"]
     if key == "unmatched":
         for reason, count in summary["reasons"].items():
@@ -190,7 +190,7 @@ def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, int, int
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """Return a table of this run beside everything that the app has ever committed."""
+    """Return a table that compares this run with everything that the app has ever committed."""
     run, total = summary["run"], summary["total"]
     table = Table(
         "",
@@ -244,7 +244,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def resident(peak: int) -> str:
-    """Format the peak anonymous memory of a worker's process, in bytes; 0: unknown."""
+    """Format the peak anonymous memory of a worker's process. peak: bytes, 0 if unknown."""
     return _megabytes(peak) if peak else "–"
 
 

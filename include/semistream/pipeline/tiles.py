@@ -1,4 +1,5 @@
-"""An app at a glance: is it running, complete, late; what is wrong, and what mends it."""
+"""The state of an app for its tile: whether it is running, complete and late, with its problems and
+their remedies."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ Tone = Literal["good", "bad", "busy", "warn", "none"]
 
 
 class Verdict(NamedTuple):
-    """The answer to one question. word: the answer; text: what it rests on."""
+    """The answer to one question. word: the answer; text: the reasons for it."""
 
     tone: Tone
     word: str
@@ -38,9 +39,9 @@ class Verdict(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What is wrong, why, and what mends it. action: of the button that does so: "restart",
-    "verify", "report" or "unmatched"; empty: there is none; at: what the action needs, for instance
-    the report's path."""
+    """A problem, its cause and its remedy. action: the button that starts the remedy: "restart",
+    "verify", "report" or "unmatched"; "" for no button; at: the argument of the action, for
+    instance the report's path."""
 
     what: str
     cause: str
@@ -50,14 +51,15 @@ class Trouble(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The newest source file that an app has loaded: when it was written, and committed, UTC."""
+    """The newest source file that an app has loaded, with the times (UTC) at which the file was
+    written and committed."""
 
     written: datetime
     committed: datetime
 
     @property
     def lag(self) -> float:
-        """The seconds between both."""
+        """The seconds from the writing of the file to its commit."""
         return max((self.committed - self.written).total_seconds(), 0.0)
 
 
@@ -76,9 +78,9 @@ class Recent:
 
 @dataclass(frozen=True)
 class Tile:
-    """An app as its tile shows it. rate: stream tuples per second now, or of the last run; bars: of
-    the sparkline, stream tuples per second, the oldest first; match: the share of the newest tuples
-    that are matched, None without any; band: between which it usually is."""
+    """The content of an app's tile. rate: stream tuples per second now, or of the last run; bars:
+    the bars of the sparkline, stream tuples per second, the oldest first; match: the share of the
+    newest tuples that are matched, None without tuples; band: the usual range of this share."""
 
     app: str
     running: Verdict
@@ -106,14 +108,15 @@ class Tile:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """The place among all tiles: failures first, then what runs, then the newest."""
+        """The sort key of a tile: failures come first, then running apps, then the others by
+        age."""
         last = self.at.replace(tzinfo=UTC).timestamp() if self.at is not None else 0.0
         return (0 if self.troubles else 1 if self.alive else 2), -last
 
 
 def read_recent(connection: Connection, totals: Totals, known: Recent | None) -> Recent:
     """Return the newest commits of an app and its newest file. known: an earlier result, which is
-    brought up to date."""
+    updated."""
     app, f, c = totals.app, load_files.c, load_commits.c
     if known is None or known.resets != totals.resets:
         known = Recent(resets=totals.resets)
@@ -149,8 +152,8 @@ def tile_of(
     late: Lateness | None,
     now: datetime,
 ) -> Tile:
-    """Return the tile of an app. checkpoint: its directory, which may not exist; totals: None if it
-    has committed nothing; now: UTC."""
+    """Return the tile of an app. checkpoint: the app's directory, which may not exist; totals: None
+    if the app has committed nothing; now: UTC."""
     status, launch = read_status(checkpoint), drivers.last_launch(checkpoint)
     known = (checkpoint / "status.json").exists()
     end = drivers.ending(checkpoint) if known else ("stopped", "")
@@ -192,8 +195,8 @@ def tile_of(
 
 
 def rate_now(commits: Sequence[CommitCounts], now: datetime, begun: float | None) -> float:
-    """Return the stream tuples per second that are loaded now. begun: when the run began, s since
-    1970, None if not known."""
+    """Return the stream tuples per second that are loaded now. begun: the start time of the run, in
+    seconds since 1970, None if unknown."""
     read = [of for of in commits if of.rows_read]
     if not read:
         return 0.0
@@ -217,8 +220,9 @@ def bars(commits: Sequence[CommitCounts], now: datetime) -> tuple[float, ...]:
 
 
 def match_share(commits: Sequence[CommitCounts]) -> tuple[float | None, tuple[float, float] | None]:
-    """Return the share of the newest finished tuples that are matched, None without any, and the
-    band that is usual of former commits, None if they are few."""
+    """Return the share of the newest finished tuples that are matched, and the usual range of this
+    share in former commits. The share is None if no tuple is finished; the range is None if there
+    are few former commits."""
     newest, finished, matched = len(commits), 0, 0
     while newest and finished < SHARE_OF:
         newest -= 1
@@ -279,7 +283,7 @@ def _late(status: Status | None, alive: bool, waiting: int, limit: float) -> Ver
 
 
 def in_lag(seconds: float) -> str:
-    """Format a time for people, in the unit that suits it."""
+    """Format a duration for people, in a suitable unit."""
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -322,7 +326,7 @@ def _troubles(
 
 
 def _ended(checkpoint: Path, status: Status | None, why: str) -> Trouble:
-    """Return the trouble of a driver that failed, was killed, or never began."""
+    """Return the problem of a driver that failed, was killed, or never began."""
     if status is None:
         return Trouble(
             "Its state is unknown",

@@ -1,5 +1,5 @@
-"""The unmatched tuples of an app, for people: how many there are of which key and why, what the
-keys may have meant, and all of them as a file that can be mended."""
+"""The unmatched tuples of an app, for people: their numbers by key and reason, the keys that may
+have been meant, and a file with all tuples that can be corrected."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ OWN = ("load_id", "load_row", "reason", "role", "file", "line")  # columns of th
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A tuple of a key. id: as ``stream_id``; file, line: where it came from, None where that is
-    not known."""
+    """An unmatched tuple that is an example of its key. id: the value of ``stream_id``; file, line:
+    the tuple's origin, None if unknown."""
 
     load_id: int
     load_row: int
@@ -73,7 +73,7 @@ class Example:
     line: int | None = None
 
     def __str__(self) -> str:
-        """Return its id and its place, or what is in it where neither is known."""
+        """Return the tuple's id and origin, or its values if neither is known."""
         line = "" if self.line is None else f", line {self.line:,}"
         known = (
             "" if self.id is None else f"id {self.id}",
@@ -84,8 +84,9 @@ class Example:
 
 @dataclass(frozen=True)
 class Key:
-    """The unmatched tuples of a key. key: by stream column; of unparsable tuples, what is wrong;
-    nearest: the nearest keys of the dimension, which has the key itself by now if that is first."""
+    """The unmatched tuples of a key. key: the key's values by stream column; for unparsable tuples,
+    the reason; nearest: the nearest keys of the dimension; if the first of them equals the key, the
+    dimension now has the key."""
 
     key: dict[str, Any]
     tuples: int
@@ -106,7 +107,7 @@ class Key:
 @dataclass(frozen=True)
 class Listed:
     """The unmatched tuples of a reason and a role. keys: the number of different keys; top: the
-    most frequent ones; remarks: sentences on what would make them match."""
+    most frequent keys; remarks: sentences about changes with which keys would match."""
 
     reason: str
     role: str
@@ -126,7 +127,7 @@ class Listed:
 
 
 class _Loaded(NamedTuple):
-    """What an app has loaded. checkpoint: its directory."""
+    """The job and state of an app that has loaded data. checkpoint: the app's directory."""
 
     app: str
     job: AnyJob
@@ -136,8 +137,8 @@ class _Loaded(NamedTuple):
 def list_unmatched(
     app: str, places: Paths, *, reason: str = "", role: str = "", limit: int = LIMIT
 ) -> list[Listed]:
-    """List an app's unmatched tuples by reason, role and key. limit: keys of each reason and role.
-    Memory does not grow with the tuples. Raises ConfigError."""
+    """List an app's unmatched tuples by reason, role and key. limit: the number of keys for each
+    reason and role. Memory does not grow with the number of tuples. Raises ConfigError."""
     if limit < 1:
         raise ConfigError("limit", "must be at least 1", limit, "Leave it out for ten keys.")
     with open_warehouse(places.warehouse_url) as engine:
@@ -153,11 +154,11 @@ def export_unmatched(
     app: str, places: Paths, out: Path, *, reason: str = "", role: str = "", tell: Progress = silent
 ) -> int:
     """Write an app's unmatched tuples to a CSV, JSON lines or Parquet file, and return their
-    number; without any, there is no file. Raises ConfigError.
+    number. If there are none, no file is written. Raises ConfigError.
 
-    The file has the columns ``OWN``, then the tuple's, and ``text`` of tuples that could not be
-    parsed. A column of ours whose name the tuple has too is called ``_NAME``. Each row can be
-    mended and given back to a load.
+    The file has the columns ``OWN``, then the tuple's columns, and ``text`` for tuples that could
+    not be parsed. If the tuple has a column with the name of one in ``OWN``, the column in ``OWN``
+    is called ``_NAME``. A user can correct rows of the file and give them back to a load.
     """
     check_output("out", out)
     with open_warehouse(places.warehouse_url) as engine:
@@ -191,8 +192,8 @@ def _loaded(engine: Engine, app: str, places: Paths) -> _Loaded:
 
 
 def _kinds(engine: Engine, loaded: _Loaded, reason: str, role: str) -> list[Kind]:
-    """Return the kinds of unmatched tuples that are asked for. Raises ConfigError for a reason or
-    role that there cannot be."""
+    """Return the kinds of unmatched tuples with this reason and role. Raises ConfigError for an
+    impossible reason or role."""
     if reason and reason not in {*Reason}:
         raise ConfigError("reason", "must be a reason", reason, f"They are: {', '.join(Reason)}.")
     roles = SIDES if isinstance(loaded.job, StreamStreamJob) else tuple(loaded.job.dimensions)
@@ -209,7 +210,7 @@ def _kinds(engine: Engine, loaded: _Loaded, reason: str, role: str) -> list[Kind
 
 
 def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
-    """Return the columns of a kind's tuples that make their key."""
+    """Return the columns that form the key of a kind's tuples."""
     if kind.reason == Reason.UNPARSABLE:
         return ("why",)
     if kind.reason == Reason.LONG_ID:
@@ -249,8 +250,8 @@ def _listed(
 
 
 def _alike(groups: Iterable[Group], limit: int) -> tuple[list[Group], int]:
-    """Combine the groups of unparsable tuples whose reasons differ only in what is quoted, and
-    return the largest, and their number."""
+    """Combine the groups of unparsable tuples whose reasons differ only in quoted texts. Return the
+    largest combined groups, and the number of all combined groups."""
     counts, one = Counter[str](), dict[str, Group]()
     for group in groups:
         meaning = _meaning(str(group.key[0]))
@@ -281,8 +282,8 @@ def _example(row: Row) -> Example:
 def _near(
     connection: Connection, app: str, role: JobRole, top: Sequence[Key], places: Paths
 ) -> tuple[list[Key], tuple[str, ...]]:
-    """Return the keys with their nearest ones in the dimension's newest snapshot, and remarks on
-    the forms in which more would match."""
+    """Return the keys with their nearest keys in the dimension's newest snapshot, and remarks on
+    forms in which more keys would match."""
     root = snapshot_root(places.snapshots, role.dimension.name, role.key)
     try:
         version = current_version(root)
@@ -324,7 +325,7 @@ def _number(connection: Connection, app: str) -> int:
 
 
 def _with_places(engine: Engine, loaded: _Loaded, listed: Sequence[Listed]) -> list[Listed]:
-    """Return what is listed, with the file and line of each example."""
+    """Return the listed tuples, with the file and line of each example."""
     if not (schemas := _schemas(loaded)):
         return list(listed)
     search = TuplePlaces(engine, loaded.app, loaded.job, schemas, EXAMPLE_BYTES)
@@ -365,8 +366,8 @@ def _with_places(engine: Engine, loaded: _Loaded, listed: Sequence[Listed]) -> l
 
 
 def _side(loaded: _Loaded, kinds: Sequence[Kind]) -> int:
-    """Return the number of the stream whose tuples are written. Raises ConfigError for tuples of
-    both of two streams, which have different columns."""
+    """Return the number of the stream whose tuples are exported. Raises ConfigError if there are
+    tuples of two streams, which have different columns."""
     if not isinstance(loaded.job, StreamStreamJob):
         return 0
     sides = {kind.role for kind in kinds}
@@ -381,7 +382,8 @@ def _side(loaded: _Loaded, kinds: Sequence[Kind]) -> int:
 
 
 def _schemas(loaded: _Loaded) -> list[pa.Schema]:
-    """Return the schema of each stream as it was loaded; none if the checkpoint is not here."""
+    """Return the schema of each stream at the time of loading. The result is empty if the
+    checkpoint does not exist."""
     found = [former_schema(loaded.checkpoint, side) for side in range(len(loaded.job.streams))]
     return [schema for schema in found if schema is not None]
 
@@ -420,8 +422,8 @@ def _rows(
     search: TuplePlaces,
     side: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the file. The keys of some rows are read first, and their places found;
-    then the rows themselves."""
+    """Yield the rows of the file. For several rows at a time, the ids are read first, then the
+    files and lines are looked up, and then the rows are read."""
     u, role = unmatched.c, _role_of(loaded.job)
     with engine.connect() as connection:
         mine = or_(*(is_of(connection, loaded.app, kind) for kind in kinds))
@@ -456,7 +458,7 @@ def _rows(
 
 
 def _role_of(job: AnyJob) -> str | None:
-    """Return the role of a job's tuples without master data whose rows name none."""
+    """Return the role of unmatched tuples whose rows do not name a role."""
     return job.roles[0].name if isinstance(job, Job) else None
 
 
@@ -468,7 +470,7 @@ def _batch(
     schema: pa.Schema,
     role: str | None,
 ) -> pa.RecordBatch:
-    """Return rows of the file. first: the number of the first one among the places."""
+    """Return rows of the file. first: the position of the first row in ``places``."""
     values = [json.loads(row.kept) for row in rows]
     unparsable = [row.reason == Reason.UNPARSABLE for row in rows]
     own: list[Sequence[Any]] = [
@@ -501,7 +503,7 @@ def _batch(
 
 
 def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return the values that a column has in the JSON of unmatched tuples, in the column's type.
+    """Convert the values that a column has in the JSON of unmatched tuples to the column's type.
     Raises SemistreamError for a value that is not of the type."""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.array([None if v is None else bytes.fromhex(v) for v in values], kind)
@@ -521,7 +523,7 @@ def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Arra
 
 
 def _text(key: dict[str, Any]) -> str:
-    """Return a key as people read it: its only value, or the values of its columns."""
+    """Return a key as text for people: its only value, or the values of its columns."""
     if len(key) == 1:
         (value,) = key.values()
         return "(none)" if value is None else _shown(value)
@@ -529,11 +531,11 @@ def _text(key: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as it is, in quotes where blanks would not be seen."""
+    """Return a value as text, in quotes if it begins or ends with blanks."""
     text = str(value)
     return repr(text) if text != text.strip() or not text else text
 
 
 def as_dicts(listed: Sequence[Listed]) -> list[dict[str, Any]]:
-    """Return what is listed as JSON values."""
+    """Return the listed tuples as JSON values."""
     return [asdict(of) for of in listed]
