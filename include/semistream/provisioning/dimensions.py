@@ -76,12 +76,13 @@ def provision(
     joined: JoinedDimension, engine: Engine, progress: Progress = silent, *, url: str | None = None
 ) -> ProvisionResult:
     """Upsert a dimension's rows into ``dim_<name>`` by business key. Unchanged rows are not
-    rewritten. An inferred member whose row comes is filled in, and keeps its surrogate key.
+    rewritten. When the row of an inferred member arrives, the member is filled in and keeps its
+    surrogate key.
 
     url: the database of the dimension's table, if not the warehouse. If a business key occurs
     twice, the last row is taken. Rows that cannot be stored go to ``rejected_master``, with the
-    reason. All is one transaction. Raises ConfigError for rows that do not fit the declaration, the
-    roles or the existing table.
+    reason. The whole upsert is one transaction. Raises ConfigError for rows that do not fit the
+    declaration, the roles or the existing table.
     """
     create_all(engine)
     dimension = joined.dimension
@@ -136,8 +137,8 @@ def provision(
 
 
 def _check_declaration(joined: JoinedDimension, known: pa.Schema | None) -> None:
-    """Raise ConfigError if the file from which the dimension was provisioned before still declares
-    it, in another way."""
+    """Raise ConfigError if another file, from which the dimension was provisioned before, still
+    declares the dimension differently."""
     former = ((known.metadata or {}).get(DECLARED, b"") if known is not None else b"").decode()
     if joined.declared_in is None or former in ("", str(joined.declared_in)):
         return
@@ -155,7 +156,8 @@ def _provision(
     is_new: bool,
     progress: Progress,
 ) -> ProvisionResult:
-    """Stage the rows and upsert them. keyed: columns of keys; forms: how these are normalised."""
+    """Stage the rows and upsert them. keyed: columns of keys; forms: the normal forms of these
+    columns."""
     of, schema = joined.dimension, rows.schema
     name, keys = of.name, of.business_key
     system = system_of(engine)
@@ -204,7 +206,7 @@ def _provision(
 
 
 class TooManyRejected(SemistreamError):
-    """More rows are rejected than the dimension allows; its table is unchanged."""
+    """More rows are rejected than the dimension allows. Its table is unchanged."""
 
     def __init__(self, of: Dimension, read: int, reasons: dict[str, int], first: list[Rejected]):
         why = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
@@ -220,8 +222,8 @@ class TooManyRejected(SemistreamError):
 
 
 class EmptyDimension(SemistreamError):
-    """A dimension's source has no row that can be taken, and the dimension does not allow it; its
-    table is unchanged."""
+    """A dimension's source has no row that can be stored, and the dimension does not allow this.
+    Its table is unchanged."""
 
     def __init__(self, of: Dimension, read: int):
         rows = f"{read:,} rows, none of which can be taken" if read else "no row"
@@ -239,7 +241,7 @@ EXAMPLES = 5  # rejected rows that an error shows
 @dataclass
 class _Staged:
     """The counts of staging: rows read, rejected rows by reason, the first rejected rows, and by
-    column the values that became null."""
+    column the number of values that became null."""
 
     read: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -276,7 +278,7 @@ def _stage(
 def _storable(
     batch: pa.RecordBatch, business_key: Collection[str], keyed: Collection[str]
 ) -> tuple[pa.RecordBatch, list[Rejected]]:
-    """Return the rows whose keys, dates and times can be stored, and the others as rejected."""
+    """Return the rows whose keys, dates and times can be stored, and the other rows as rejected."""
     reasons: dict[int, tuple[str, str]] = {}
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         for i in pc.indices_nonzero(outside_years(values)).to_pylist():
@@ -325,7 +327,8 @@ def _upsert(
 
 
 def _check_unknown(engine: Engine, table: Table, keys: Sequence[str]) -> None:
-    """Raise ConfigError if the table was made when no row could be without a business key."""
+    """Raise ConfigError if the table does not allow null in its business key, because it was
+    created before the dimension had an unknown member."""
     found = {c["name"]: c["nullable"] for c in inspect(engine).get_columns(table.name)}
     if strict := [key for key in keys if not found.get(key, True)]:
         raise ConfigError(
@@ -338,8 +341,8 @@ def _check_unknown(engine: Engine, table: Table, keys: Sequence[str]) -> None:
 
 
 def insert_unknown(connection: Connection, dimension: Table, keys: Sequence[str]) -> bool:
-    """Insert the unknown member, whose columns are null until somebody describes it. Return whether
-    it was lacking."""
+    """Insert the unknown member, whose columns are null until a user fills them in. Return whether
+    the member was missing."""
     (sk,) = dimension.primary_key
     if connection.execute(select(sk).where(sk == UNKNOWN)).first() is not None:
         return False
@@ -353,8 +356,8 @@ def insert_unknown(connection: Connection, dimension: Table, keys: Sequence[str]
 def _staging_table(
     name: str, schema: pa.Schema, indexed: Collection[str], keys: Sequence[str]
 ) -> Table:
-    """Return a temporary table, clustered by its keys. indexed: columns that are indexed, whose
-    texts are short."""
+    """Return a temporary table, clustered by its keys. indexed: columns to index; their texts have
+    a limited length."""
     columns = [
         Column(
             quoted(f.name),
@@ -377,8 +380,8 @@ def _record(
     keys: tuple[str, ...],
     changed: bool,
 ) -> None:
-    """Write the master's row in ``masters``. ``changes`` is a time, so that no two states of two
-    warehouses have the same number."""
+    """Write the dimension's row in ``masters``. ``changes`` is a time, so that the number of every
+    state is unique, even across warehouses."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
     values: dict[str, Any] = {
         "table_name": dimension.name,

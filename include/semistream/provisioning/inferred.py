@@ -1,10 +1,11 @@
-"""Inferred members of a dimension: rows that are minted for the keys of facts that come before
+"""Inferred members of a dimension: rows that are created for the keys of facts that arrive before
 their master data.
 
-The unique index on the business key lets a member be minted once, by however many tasks at once and
-however often these are tried again. Its surrogate key is the table's next number, and is read back.
-A member is committed before the load that needs it: a load that dies leaves a member without facts,
-which its next attempt finds, and never a fact without a member.
+The unique index on the business key ensures that each member is created once, even if several tasks
+create it at the same time, or repeatedly. The surrogate key of a member is the table's next number,
+which is read from the table. A member is committed before the load that needs it. If the load dies,
+there is a member without facts, which the load's next attempt finds, but never a fact without a
+member.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ NUMBER = "number of the tuple"
 
 
 class Database(Protocol):
-    """A database that a process opens by itself. retry: seconds for which it is tried again when it
-    is locked or lost."""
+    """A database to which a process opens a connection. retry: seconds for which an operation is
+    retried when the database is locked or lost."""
 
     @property
     def engine(self) -> Engine: ...
@@ -59,12 +60,13 @@ class Database(Protocol):
 class Members:
     """The inferred members of a dimension in one of its roles.
 
-    column: of the facts, with the surrogate keys; tuples: how many tuples have got a member so far.
-    It goes from process to process with the operator of a join.
+    column: the facts' column with the surrogate keys; tuples: how many tuples have got a member so
+    far. The object moves between processes together with the operator of a join.
     """
 
     def __init__(self, warehouse: Database, dimension: str, on: Mapping[str, str], column: str):
-        """Prepare for a dimension. on: stream column -> column of the business key."""
+        """Prepare for a dimension. on: the stream's columns, each with its column of the business
+        key."""
         self._warehouse, self._dimension, self._on = warehouse, dimension, dict(on)
         self.column, self.tuples = column, 0
 
@@ -72,9 +74,9 @@ class Members:
         return {k: v for k, v in vars(self).items() if k not in ("_schema", "_table")}
 
     def find(self, tuples: pa.RecordBatch) -> pa.Array:
-        """Return the surrogate keys of the members of unmatched tuples, which have ``reason`` in
-        their last column, int64[n]. Members that the dimension lacks are minted. Null for a tuple
-        without a key, or with one that the dimension cannot store."""
+        """Return the surrogate keys of the inferred members for unmatched tuples, int64[n]. Missing
+        members are created. The key is null for a tuple without a join key, or with a join key that
+        the dimension cannot store. tuples: their last column is ``reason``."""
         names, numbers = [*self._on.values()], pa.array(np.arange(tuples.num_rows))
         keys = [_cast(tuples.column(s), self._schema.field(k).type) for s, k in self._on.items()]
         storable = pc.equal(tuples.column(tuples.num_columns - 1), Reason.NO_MATCH)
@@ -96,8 +98,8 @@ class Members:
         return pa.array(members, mask=members == 0)
 
     def _minted(self, keys: pa.Table) -> pa.Table:
-        """Return keys, distinct and in order, with the surrogate keys of their members; mint those
-        that are lacking."""
+        """Return these keys with the surrogate keys of their members, and create missing members.
+        keys: distinct, in order."""
         for attempt in range(1, TRIES + 1):
             known = retrying(partial(self._known, keys), self._warehouse.retry)
             lacking = keys.join(known, keys.column_names, join_type="left anti")
@@ -116,7 +118,7 @@ class Members:
             connection.execute(insert(self._table), [row | {IS_INFERRED: 1} for row in rows])
 
     def _known(self, keys: pa.Table) -> pa.Table:
-        """Return those of the keys that the dimension has, with their surrogate keys."""
+        """Return the keys that the dimension has, with their surrogate keys."""
         names, of = keys.column_names, self._table.c
         rows = [row for batch in keys.to_batches() for row in python_rows(batch)]
         if len(names) == 1:
@@ -148,12 +150,14 @@ class Members:
 
 
 def _in_order(keys: pa.Table) -> pa.Table:
-    """Return keys sorted: tasks that mint the same members in one order seldom wait in a circle."""
+    """Return the keys in a fixed order. Tasks that create the same members in the same order seldom
+    run into a deadlock."""
     return keys.sort_by([(name, "ascending") for name in keys.column_names])
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in the type of the dimension's, null where a value does not fit it."""
+    """Convert a column to the type of the dimension's column. A value that does not fit becomes
+    null."""
     try:
         return column.cast(kind)
     except pa.ArrowInvalid:
@@ -168,8 +172,8 @@ def _one(value: pa.Scalar, kind: pa.DataType) -> Any:
 
 
 def check_inferring(engine: Engine, role: Role, retry: float) -> None:
-    """Raise ConfigError if no members can be inferred for a role: it is not joined on the whole
-    business key, or its dimension table was provisioned without ``late: infer``."""
+    """Raise ConfigError if no members can be inferred for a role, because it is not joined on the
+    whole business key, or its dimension table was provisioned without ``late: infer``."""
     name = role.dimension.name
 
     def found() -> tuple[Sequence[str], bool] | None:
@@ -196,7 +200,8 @@ def check_inferring(engine: Engine, role: Role, retry: float) -> None:
 
 
 def filling_of(engine: Engine, job: Job, plan: RolePlan) -> Filling:
-    """Return the filling in of a job's facts from the version of a dimension that a plan has."""
+    """Return a description of how a job's facts are filled in from the version of a dimension in a
+    plan."""
     role, manifest = job.role(plan.role), Manifest.read(Path(plan.snapshot))
     name = role.dimension.name
     table = existing_table(engine, dimension_name(name))
@@ -221,7 +226,7 @@ def may_infer(engine: Engine, dimension: str) -> bool:
 
 
 def let_infer(engine: Engine, dimension: str) -> None:
-    """Give an existing dimension table the column for inferred members. Other processes may do so
+    """Add the column for inferred members to an existing dimension table. Other processes may do so
     at the same time."""
     quote = engine.dialect.identifier_preparer.quote
     try:

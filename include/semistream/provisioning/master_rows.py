@@ -1,5 +1,5 @@
-"""Rows of master data from their source, a file or a table, checked and in the types of the
-dimension's table."""
+"""Rows of master data from their source, which is a file or a table. The rows are checked and
+converted to the types of the dimension's table."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Rejected(NamedTuple):
 
 @dataclass(frozen=True)
 class MasterRows:
-    """Master data from their source. Iterate once over (rows in ``schema``, the rows that do not
-    fit it)."""
+    """The rows of master data from their source. Iterate once over (rows in ``schema``, rows that
+    do not fit ``schema``)."""
 
     schema: pa.Schema
     batches: Iterator[tuple[pa.RecordBatch, list[Rejected]]]
@@ -47,9 +47,9 @@ def open_rows(
     url: str | None,
     known: pa.Schema | None,
 ) -> MasterRows:
-    """Open the dimension's source and check it against the columns of keys and against ``known``,
-    the table's present columns, whose types the rows get. engine: of the warehouse; files need
-    none."""
+    """Open the dimension's source, and check its columns against the columns of keys and the
+    table's present columns, ``known``, whose types the rows get. engine: the warehouse's, which
+    only tables need."""
     if dimension.path is not None:
         return _open_files(dimension, keyed, Path(dimension.path), known)
     if dimension.table is None:
@@ -76,7 +76,7 @@ def open_rows(
 
 
 def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
-    """Return the columns' types, where a BIGINT UNSIGNED column is a signed 64-bit integer, like
+    """Return the columns' types. A BIGINT UNSIGNED column becomes a signed 64-bit integer, like
     keys of streams, if its largest number fits."""
     unsigned = [
         table.c[name]
@@ -126,8 +126,8 @@ def _from_table(
     schema: pa.Schema,
     formats: Mapping[str, ColumnFormat],
 ) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
-    """Yield a table's rows, read as text: a database may hold values that do not fit the column's
-    type, such as 0000-00-00, or any text in a numeric column of SQLite."""
+    """Yield a table's rows, read as text, because a database may hold values that do not fit the
+    column's type, such as 0000-00-00, or any text in a numeric column of SQLite."""
     from semistream.files.convert import cast_rows
 
     is_bytes = {f.name for f in found if pa.types.is_binary(f.type)}
@@ -156,8 +156,8 @@ def _checked(
     known: pa.Schema | None,
     leave_out: bool = False,
 ) -> pa.Schema:
-    """Return the schema to store. leave_out: a known column may be missing and is null then,
-    because JSON objects may omit keys."""
+    """Return the schema in which rows are stored. leave_out: whether a known column may be missing,
+    in which case it is null, because JSON objects may omit keys."""
     where = dimension.path or dimension.table
     different = (
         set()
@@ -186,7 +186,7 @@ def _checked(
 def check_columns(
     dimension: Dimension, parameter: str, columns: Collection[str], schema: pa.Schema
 ) -> None:
-    """Raise ConfigError if a dimension has not all of these columns."""
+    """Raise ConfigError if a dimension lacks some of these columns."""
     for column in columns:
         if column not in schema.names and column != dimension.surrogate_key:
             raise ConfigError(

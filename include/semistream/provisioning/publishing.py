@@ -1,4 +1,4 @@
-"""Dimension tables published as the snapshots that loads read."""
+"""Publication of dimension tables as the snapshots that loads read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DimensionTable:
 
     @property
     def is_small(self) -> bool:
-        """Return whether one process publishes the dimension sooner than Spark does."""
+        """Return whether one process publishes the dimension faster than Spark."""
         return self.rows * len(self.schema) <= SMALL
 
     def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -81,9 +81,9 @@ def open_dimension(engine: Engine, name: str) -> DimensionTable:
 def read_dimension(
     connection: Connection, dimension: DimensionTable, keys: range | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Return a dimension's rows, or those with these surrogate keys. The unknown member is not
-    among them, as it has no key. Nor are inferred members: they have no row yet, which a tuple
-    would else be joined with, and they are minted between two versions."""
+    """Return a dimension's rows, or its rows with these surrogate keys. The unknown member is left
+    out, because it has no key. Inferred members are left out, because tuples must not be joined
+    with a member that has no row yet, and because members may be created between two versions."""
     columns = [dimension.table.c[n] for n in dimension.schema.names]
     query = select(*columns).where(columns[0] != UNKNOWN)
     if IS_INFERRED in dimension.table.c and IS_INFERRED not in dimension.schema.names:
@@ -112,8 +112,8 @@ def check_unknown_member(engine: Engine, dimension: str, retry: float) -> None:
 
 
 def needs_publishing(engine: Engine, dimension: DimensionTable, root: Path) -> bool:
-    """Return whether the current snapshot under ``root`` differs from the dimension as it is
-    now."""
+    """Return whether the current snapshot under ``root`` differs from the dimension's present
+    table."""
     current = current_manifest(root)
     return current is None or current.source != dimension.source(engine)
 

@@ -1,7 +1,7 @@
 """Publishing a master snapshot on Spark: read, hash, sort and write in parallel.
 
 Spark sorts within the JVM's memory and spills to disk. A task's Python process holds a page and
-some batches, which ``memory`` bounds. So the size of R is not limited.
+some batches, which ``memory`` bounds, so that the size of R is not limited.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PublishSettings(Publishing):
 
 
 def publications(settings: PublishSettings, places: Paths) -> list[Publish]:
-    """Return the publications that the settings ask for. Raises ConfigError before any session is
+    """Return the publications that the settings request. Raises ConfigError before any session is
     opened."""
     wanted = [
         d
@@ -81,7 +81,7 @@ def publications(settings: PublishSettings, places: Paths) -> list[Publish]:
 
 
 class Publish:
-    """The publication of a dimension's snapshot by one key: what is read, and where it is written.
+    """The publication of a dimension's snapshot for one key: what is read, and where it is written.
     Raises ConfigError before any session is opened."""
 
     def __init__(self, settings: PublishSettings, name: str, key: Sequence[str], places: Paths):
@@ -138,7 +138,7 @@ def task_count(spark: SparkSession, rows: int) -> int:
 
 
 def read_table(spark: SparkSession, url: str, dimension: DimensionTable, tasks: int) -> DataFrame:
-    """Return a dimension table that the tasks themselves read in ranges of the surrogate key."""
+    """Return a dimension table as a DataFrame whose tasks each read a range of surrogate keys."""
     sk = dimension.table.c[dimension.schema.names[0]]
     engine = connect(url)
     with engine.connect() as connection:
@@ -183,7 +183,7 @@ def write_buckets(rows: DataFrame, publication: Publication, tasks: int) -> list
 def bucket_writer(
     directory: Path, schema: pa.Schema, keys: JoinKeys, page_tuples: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function by which a task writes its rows, which come sorted by bucket and key
+    """Return the function with which a task writes its rows. The rows are sorted by bucket and key
     code."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
