@@ -32,9 +32,10 @@ PAGES, RESULTS = "validations", "results"  # the index omits pages without a res
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one expectation. rows: the first offending rows; count: the number of all;
-    error: why the check could not run; cause, remedy: tell the reader why it fails, and what to do;
-    of: the role or stream that it is about; warns: whether rows found are no failure."""
+    """The result of one expectation. rows: the first wrong rows; count: the number of all wrong
+    rows; error: the reason why the check could not run; cause, remedy: texts that explain the
+    failure and what to do; of: the role or stream that the check concerns; warns: whether wrong
+    rows are only a warning."""
 
     name: str
     title: str
@@ -51,7 +52,7 @@ class CheckResult:
 
     @property
     def warned(self) -> bool:
-        """Whether the check holds only because what it found is a warning."""
+        """Whether the check found wrong rows that are only a warning."""
         return self.success and self.count > 0
 
 
@@ -66,8 +67,8 @@ def run_checkpoint(
 ) -> tuple[bool, list[CheckResult], Path]:
     """Run the checks. Return whether all hold, their results, and the path of the report's page.
 
-    asset: the table that the validation is filed under; name: of the suite; summary: shown above
-    the checks in the report; kept: how many reports of the suite to keep, this one included.
+    asset: the table under which the validation is filed; name: name of the suite; summary: the part
+    of the report above the checks; kept: how many reports of the suite to keep, including this one.
     """
     _prune(reports, name, kept - 1)
     context = _context(reports)
@@ -127,7 +128,7 @@ def run_checkpoint(
 
 
 def discard(page: Path, reports: Path) -> None:
-    """Remove a report. The index still lists it until the next report is written."""
+    """Remove a report. The index page lists it until the next report is written."""
     result = reports / RESULTS / page.relative_to(reports / PAGES).with_suffix(".json")
     for file in (page, result):
         file.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""The expectations: each is a query over the warehouse that looks for wrong rows, with words for
-people. Here are those of the ledger and of the fact table; those of one input, and of a pair of
-streams, have files of their own.
+"""The expectations. Each is a query over the warehouse that looks for wrong rows, with explanations
+for people. This module has the expectations of the ledger and of the fact table. The expectations
+of a single input, and of a pair of streams, are in other modules.
 
-A query returns the offending rows. All queries are set-based and use indexes: the primary keys of
-the fact table, (load_id, load_row), and of the dimension, and the indexes of the staging tables.
-One staging table has the facts by their ids if the fact table has no index on them.
+A query returns the wrong rows. All queries are set-based and use indexes: the primary keys of the
+fact table, (load_id, load_row), and of the dimension, and the indexes of the staging tables. If the
+fact table has no index on the ids, one staging table holds the facts by their ids.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Check:
     warns: bool = False  # whether rows that are found are a warning, and no failure
 
     def sql(self, dialect: sa.Dialect) -> str:
-        """Return the query as text for ``sa.text``: literals inline, no parameters."""
+        """Return the query as text for ``sa.text``, with inline literals and without parameters."""
         # a dialect of paramstyle "format" would double every percent sign
         plain = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
         return str(
@@ -66,7 +66,7 @@ class Check:
 
 
 def with_remedy(check: Check, scope: Scope) -> Check:
-    """Return the check together with the cause of its failure, and a remedy."""
+    """Return the check, completed with the cause of a failure and its remedy."""
     of, name = input_of(check.name, [*SIDES, *(role.name for role in scope.roles)])
     words = {
         "again": sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),
@@ -80,8 +80,8 @@ def with_remedy(check: Check, scope: Scope) -> Check:
 
 
 def input_of(check: str, inputs: Iterable[str]) -> tuple[str, str]:
-    """Split the name of a check into the role or stream that it is about, empty if it is about
-    none of them or the only one, and the rest."""
+    """Split the name of a check into the role or stream that it concerns, and the rest of the name.
+    The role is "" if the check concerns no input or the only one."""
     return next(
         (
             (of, rest)
@@ -432,8 +432,8 @@ def unparsable(scope: Scope) -> Check:
 
 
 def same_rows(wrong: sa.Table, told: Iterable[str] = ()) -> Check:
-    """Return the check that the rows' checksums are those of the ledger. wrong: the rows of loads
-    whose checksum differs; told: sentences about what ``wrong`` omits."""
+    """Return the check that the rows' checksums equal those of the ledger. wrong: the wrong rows of
+    loads whose checksum differs; told: sentences about rows that ``wrong`` omits."""
     columns = [c for c in wrong.columns if c.name != "number"]
     return Check(
         "same_rows",
@@ -457,10 +457,11 @@ def table_files(damaged: sa.Table) -> Check:
 
 
 def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
-    """Return the check that the facts have a tuple, or a pair of tuples, no more often than its
-    source. Where a tuple may match several master rows, facts are counted per surrogate key.
+    """Return the check that a tuple, or a pair of tuples, occurs in the facts no more often than in
+    its source. If a tuple may match several master rows, facts are counted per surrogate key.
 
-    sources: the recounted ids of each stream; a stream that was not recounted has each id once.
+    sources: the recounted ids of each stream; in a stream that was not recounted, each id is
+    assumed to occur once.
     """
     f, many_rows = scope.by_id, [r.surrogate for r in scope.roles if not r.unique]
     key = [f.c[n] for n in (*scope.ids, *many_rows)]
@@ -502,9 +503,13 @@ def _both_ways(
     ledger: FromClause,
     further: Mapping[str, ColumnElement],
 ) -> tuple[Select, Select]:
-    """Compare counts by load and further columns of `ledger`, each given with its value in a row of
-    the table: select the rows of `ledger` whose count differs in the table's rows that are `mine`,
-    and those counts of the table that `ledger` does not have."""
+    """Compare the ledger's counts of rows with the table's rows, by load and further columns.
+    Return two queries: the rows of ``ledger`` whose count differs, and the counts of the table that
+    are missing in ``ledger``.
+
+    mine: the condition for the table's rows to count; further: by name of a further column of
+    ``ledger``, its value in a row of the table.
+    """
     key = [table.c.load_id, *further.values()]
     named = [column.label(name) for name, column in further.items()]
     counted = (
@@ -533,7 +538,7 @@ def _both_ways(
 
 
 def load_of(table: FromClause) -> list[ColumnElement]:
-    """Return the batch, drain and partition of a row's load_id, for people."""
+    """Return columns that show people a row's batch, drain and partition, computed from load_id."""
     return [
         table.c[name] if name in table.c else part(table.c.load_id).label(name)
         for name, part in PARTS.items()

@@ -1,5 +1,5 @@
-"""Checksums of what the warehouse holds now, by load, to compare with those that the ledger has of
-what was written."""
+"""Checksums of the warehouse's present rows, by load. They are compared with the ledger's checksums
+of the rows that were written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Ta
     """Stage a table of load_id, facts_checksum, unmatched_checksum, computed by a scan of all
     verified rows.
 
-    facts: the facts' sums if they are already known, as for a sink outside the warehouse.
+    facts: the facts' checksums if they are already known, as for a sink outside the warehouse.
     """
     if facts is None:
         columns = [c for c in scope.fact.columns if c.name not in ROW_KEY]

@@ -1,6 +1,6 @@
-"""The expectations of one dimension, in the role in which it was joined: how many tuples have no
-row of it, the facts' surrogate keys and copied columns, a sample joined again, and how many rows
-its keys tell."""
+"""The expectations of one dimension in the role in which it was joined: the share of tuples without
+a row, the facts' surrogate keys and copied columns, a sample that is joined again, and the number
+of rows that sketches of the keys predict."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 def dimension_checks(
     staging: Staging, scope: Scope, role: Role, size: int, seed: int
 ) -> Iterator[Check]:
-    """Yield the checks of a role that are possible. size: how many facts, and how many unmatched
-    tuples, are joined again; seed: by which they are drawn."""
+    """Yield the checks of a role that are possible. size: the number of facts, and of unmatched
+    tuples, that are joined again; seed: the seed for drawing them."""
     yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
     if role.max_open_hours is not None:
         yield open_age(scope, role, role.max_open_hours)
@@ -65,7 +65,7 @@ def dimension_checks(
 
 
 def _named(scope: Scope) -> list[ColumnElement]:
-    """Return the columns of a fact that name it: its ids and its load."""
+    """Return the columns that identify a fact for people: its ids and its load."""
     return [*(scope.fact.c[i] for i in scope.ids), *load_of(scope.fact)]
 
 
@@ -152,9 +152,10 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
 def _first_that_differs(
     scope: Scope, role: Role, master: FromClause, expected: str, absent: str = ""
 ) -> list[ColumnElement]:
-    """Return the first column of a fact that differs from its master row: its name, the value
-    loaded and the one ``expected``. absent: what is shown in place of a column without such a
-    row."""
+    """Return three columns of a query that describe the first column of a fact that differs from
+    its master row: the column's name, the loaded value, and the value of the master row under the
+    name ``expected``. absent: the text that replaces the column's name if there is no master row.
+    """
     pairs = [(scope.fact.c[a], master.c[m]) for a, m in role.added.items()]
     values: dict[str, list[ColumnElement[Any]]] = {
         "column": [literal(str(a.name), sa.String) for a, _ in pairs],
@@ -170,8 +171,8 @@ def _first_that_differs(
 
 
 def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
-    """Return the check that compares sampled facts with the master rows of their version. Staging
-    has these, from the dimension or from a snapshot."""
+    """Return the check that compares sampled facts with the master rows of their version. The
+    staging tables contain these rows, from the dimension or from a snapshot."""
     f, s, m = scope.fact, sample.facts, sample.master
     same_row = and_(
         m.c.quality_version == s.c.quality_version,
@@ -201,8 +202,8 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
 
 
 def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
-    """Select the master rows that a sampled stream tuple matches but was not joined with, where a
-    tuple may match several."""
+    """Select the master rows that a sampled stream tuple matches without having been joined with
+    them, for joins in which a tuple may match several rows."""
     f, s, m, g = scope.fact, sample.facts, sample.master, scope.by_id.alias("other")
     joined = select(1).where(
         *(g.c[i] == s.c[i] for i in scope.ids),
@@ -258,9 +259,9 @@ def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
 
 
 def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
-    """Note, for the log and the report, that more tuples than before have no row of the dimension,
-    and which keys would match in another form. Return a sentence on the latter; "": there are
-    none."""
+    """Write notes to the log and the report about tuples without a row of the dimension: a rise of
+    their number, and keys that would match in another form. Return a sentence about these keys; ""
+    if there are none."""
     loads = scope.settled + 1, last_load(scope.number, scope.last)
     r, said = load_rejections.c, list[str]()
     with staging.engine.connect() as connection:
@@ -289,8 +290,8 @@ def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
 
 
 def _counts(scope: Scope, role: Role) -> sa.Subquery:
-    """Return (rows_read, unmatched) of the loads since the last time that no tuple waited, so that
-    tuples which were read earlier and finished later do not count by halves."""
+    """Return a query of (rows_read, unmatched) of the loads since the last moment at which no tuple
+    waited, because a tuple may be read in an earlier load than the one that finishes it."""
     i, r = load_inputs.c, load_rejections.c
     loads = scope.settled + 1, last_load(scope.number, scope.last)
     read = select(func.coalesce(func.sum(i.rows_read), 0)).where(
@@ -336,7 +337,7 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
 
 
 def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
-    """Return the check of ``max_unmatched``. why: a sentence on near misses, or empty."""
+    """Return the check of ``max_unmatched``. why: a sentence on near misses, or ""."""
     counts = _counts(scope, role)
     return Check(
         role.named("unmatched_share"),

@@ -1,8 +1,8 @@
-"""Data Docs that people can read without a network: GX builds the site, these classes render its
-pages.
+"""Data Docs that people can read without a network. GX builds the site, and these classes render
+its pages.
 
-GX's own pages load a dozen scripts and stylesheets from the network. Ours have one inline
-stylesheet and no script.
+GX's standard pages load a dozen scripts and stylesheets from the network. The pages of this module
+have one inline stylesheet and no script.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CODE = re.compile("`([^`]+)`")  # in a remedy
 
 
 class Site(SiteBuilder):
-    """A site without GX's images and fonts, which our pages do not use."""
+    """A site without GX's images and fonts, which the rendered pages do not use."""
 
     def build(self, resource_identifiers: Any = None, build_index: bool = True) -> Any:
         self.target_store.copy_static_assets = lambda *_: None
@@ -35,7 +35,7 @@ class Site(SiteBuilder):
 
 
 class _Part:
-    """A part of GX's site builder, which gives each of them settings that ours do not need."""
+    """A component of GX's site builder. GX passes settings to each component, which are ignored."""
 
     def __init__(self, **_: Any):
         pass
@@ -140,7 +140,7 @@ def _templates() -> Environment:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows of the same columns as a link to a CSV file that is in the link itself."""
+    """Return rows as a data link that contains a CSV file. All rows have the same columns."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(rows[0])

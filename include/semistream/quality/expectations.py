@@ -1,9 +1,9 @@
-"""The extension of Great Expectations for our checks: an expectation that a query finds no rows,
+"""The extension of Great Expectations for the checks: an expectation that a query finds no rows,
 and the metric that runs the query.
 
-GX's own UnexpectedRowsExpectation runs its query twice, keeps at most 200 rows without saying so,
-and takes braces in the SQL for placeholders. This one runs the query once, counts all its rows and
-keeps the first ROWS_SHOWN for the report.
+GX's UnexpectedRowsExpectation runs its query twice, keeps at most 200 rows without a warning, and
+interprets braces in the SQL as placeholders. This expectation runs the query once, counts all its
+rows and keeps the first ROWS_SHOWN for the report.
 """
 
 from __future__ import annotations

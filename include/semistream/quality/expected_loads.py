@@ -1,5 +1,5 @@
-"""The expectations that a job's user has of its loads (``expect:``): their volume, their match
-rate, and that the newest one is recent. Limits are given, or learned from the loads before."""
+"""The user's expectations of a job's loads (``expect:``): their volume, their match rate, and the
+age of the newest load. Limits are given by the user, or learned from earlier loads."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Form = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a value; None: there is none on that side. usual: what they were learned from;
-    None: they are given."""
+    """The limits of a value. A limit is None if that side is unlimited. usual: the values from
+    which the limits were learned, None if the user gave the limits."""
 
     low: float | None = None
     high: float | None = None
@@ -43,7 +43,7 @@ class Limits:
         )
 
     def text(self, form: Form) -> str:
-        """Return the limits as words. form: of a value."""
+        """Return the limits as words. form: formats a value."""
         parts = [] if self.low is None else [f"at least {form(self.low)}"]
         parts += [] if self.high is None else [f"at most {form(self.high)}"]
         learned = (
@@ -56,7 +56,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Judged:
-    """A load's value, and its limits; None: too few loads came before it to learn from."""
+    """A load's value, and its limits. limits: None if there were too few earlier loads to learn
+    from."""
 
     load: Load
     value: float
@@ -66,10 +67,11 @@ class Judged:
 def expectation_checks(
     staging: Staging, scope: Scope, expect: Expectations, loads: Sequence[Load]
 ) -> Iterator[Check]:
-    """Yield the checks of the expectations that are set. loads: all up to the verified ones.
+    """Yield the checks of the expectations that are set. loads: all loads up to the verified range.
 
-    Judged are the loads that end in the verified range; of a verification of everything the newest
-    one, as that a load of former days was unusual is no news. A load of which tuples wait goes on.
+    The checks judge the loads that end in the verified range. If everything is verified, only the
+    newest load is judged, because an unusual load of the past is not news. A load with waiting
+    tuples has not ended.
     """
     new = [n for n, of in enumerate(loads) if scope.first is None or of.last > scope.first]
     new = [n for n in (new[-1:] if scope.first is None else new) if not loads[n].waiting]
@@ -94,7 +96,7 @@ def expectation_checks(
 
 
 def is_stale(expect: Expectations, loads: Sequence[Load]) -> bool:
-    """Return whether the newest load has ended longer ago than is expected."""
+    """Return whether the newest load ended longer ago than expected."""
     judged = [] if expect.freshness is None else _age(expect.freshness, loads)
     return any(of.limits is not None and not of.limits.holds(of.value) for of in judged)
 
@@ -105,8 +107,8 @@ def match_rate(load: Load, role: str) -> float:
 
 
 def volume_limits(volume: Volume, loads: Sequence[Load], n: int) -> Limits | None:
-    """Return the limits of the rows that the n-th load reads; None if too few loads came before it
-    to learn from."""
+    """Return the limits for the number of rows that the n-th load reads; None if there were too few
+    earlier loads to learn from."""
     low, high = volume.at_least, volume.at_most
     both = (low, high, volume.below, volume.above) == (None,) * 4
     if not both and volume.below is None and volume.above is None:
@@ -163,7 +165,8 @@ def _check(
     judged: Sequence[Judged],
     form: Form,
 ) -> Check:
-    """Return the check that values are within their limits. What cannot be judged yet is noted."""
+    """Return the check that values are within their limits. Values that cannot be judged yet are
+    noted."""
     if any(of.limits is None for of in judged):
         staging.notes.append(
             f"Not enough loads yet to learn what is usual ({name}): it takes {LEARNED_FROM} before."

@@ -1,4 +1,5 @@
-"""The table ``quality_failures``: what the verifications have found wrong, for BI tools."""
+"""The table ``quality_failures``, with the wrong rows that verifications have found, for BI
+tools."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ def write_failures(
     number: int,
     ids: Sequence[str],
 ) -> None:
-    """Replace what former verifications have found in the range of this one by what it has found
-    itself, within the connection's transaction.
+    """Write the wrong rows of a verification within the connection's transaction. They replace the
+    wrong rows that former verifications found in the same range.
 
-    verification: of ``quality_runs``; number: of the app in its load_ids; ids: the fact table's
-    id columns.
+    verification: id of the verification in ``quality_runs``; number: the app's number in its
+    load_ids; ids: the fact table's id columns.
     """
     q, f = quality_runs.c, quality_failures.c
     run = connection.execute(select(quality_runs).where(q.id == verification)).one()
@@ -68,7 +69,7 @@ def write_failures(
 
 
 def _from(batch: Any, drain: Any, run: Any) -> Any:
-    """Return the condition for verifications that begin where ``run`` does, or later."""
+    """Return the condition for verifications that begin at the start of ``run`` or later."""
     return or_(batch > run.from_batch, and_(batch == run.from_batch, drain >= run.from_drain))
 
 

@@ -1,4 +1,4 @@
-"""The files that the source has now, compared with those that the ledger names."""
+"""The present files of the source, compared with the files in the ledger."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ NOT_SEEN = "could not be looked at"
 
 def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | None:
     """Stage the wrong files of the source: batch, file, finding. Return None for a source without
-    files, or, with a note, for one that cannot be listed from here.
+    files. Return None, with a note, for a source that cannot be listed from this machine.
 
-    An entry that cannot be read is a finding, because it may be, or hide, a file that is in no
-    batch. If the whole source is gone, it has no such entries; then the report gets a note.
+    An entry that cannot be read is a finding, because it may be, or contain, a file that is in no
+    batch. If the whole source is gone, there are no such findings; the report gets a note instead.
     """
     stream = of.spec
     if stream.format not in FILE_FORMATS or not stream.path:
@@ -73,8 +73,8 @@ def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | N
 def _changed(
     connection: sa.Connection, scope: Scope
 ) -> tuple[set[str], list[tuple[int | None, str, str]]]:
-    """Return the files that the ledger names, and findings for those of them that were written
-    since."""
+    """Return the files that the ledger names, and findings for files that were written after they
+    were loaded."""
     f, names, findings = load_files.c, set(), []
     rows = connection.execution_options(yield_per=AT_ONCE).execute(
         select(f.batch, f.path, f.size, f.modified).where(f.app == scope.app)
@@ -98,10 +98,11 @@ def _changed(
 def _passed_over(
     path: str, stream: StreamSpec, names: set[str], listed: float | None
 ) -> Iterator[tuple[int | None, str, str]]:
-    """Yield files that are in no batch although they were there when the source was listed.
+    """Yield findings for files that are in no batch, although they existed when the source was
+    listed.
 
-    A file came when its inode last changed, whatever modification time it was given, or when a
-    directory that contains it was moved into the stream.
+    A file's arrival is the time at which its inode last changed, or at which a directory that
+    contains it was moved into the stream. Its modification time does not count.
     """
     for entry in list_files(path, stream.options, stream.format):
         if entry.path in names:

@@ -1,4 +1,4 @@
-"""Findings of wrong rows, and their words."""
+"""Findings of wrong rows, and their descriptions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CHANGED, SURPLUS, MISSING = "changed", "surplus", "missing"
 
 @dataclass(frozen=True)
 class Load:
-    """A load whose checksums differ. facts, kept: the ledger's checksum of its rows in the facts
-    and in unmatched where it differs from the computed one; else None."""
+    """A load whose checksums differ. facts, kept: the ledger's checksum of the load's rows in the
+    fact table and in unmatched, if it differs from the computed one; otherwise None."""
 
     load_id: int
     versions: tuple[str, ...]  # of each role's master data
@@ -39,8 +39,8 @@ class Finding:
 
 @dataclass
 class WrongRows:
-    """The wrong rows. findings: those that are named; told: sentences that say how many rows of
-    each kind there are, and what was not compared."""
+    """The wrong rows. findings: the rows that could be identified; told: sentences that say how
+    many rows of each kind there are, and what was not compared."""
 
     findings: list[Finding] = field(default_factory=list)
     told: list[str] = field(default_factory=list)

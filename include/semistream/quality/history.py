@@ -43,8 +43,8 @@ LOADS_NAMED = 50
 
 
 class Ahead(NamedTuple):
-    """The batches that a checkpoint knows and the ledger does not have. findings: (file, finding)
-    each, or None if the checkpoint could not be read; unknown: the reason, if any."""
+    """The batches that a checkpoint has but the ledger lacks. findings: (file, finding) of each, or
+    None if the checkpoint could not be read; unknown: the reason for this."""
 
     findings: list[tuple[str, str]] | None
     unknown: str = ""
@@ -59,8 +59,8 @@ def checks(
     closed: sa.Table | None = None,
 ) -> Iterator[Check]:
     """Yield the checks of the ledger's history. stored: the rows of a sink outside the warehouse;
-    gone: why the fact table cannot be read, empty if it can; closed: the totals of the fact table's
-    keys, if it has some."""
+    gone: the reason why the fact table cannot be read, "" if it can; closed: the table of totals of
+    the fact table's keys, if there is one."""
     if ahead.unknown:
         staging.reserve(ahead.unknown)
     if ahead.findings is not None:
@@ -114,7 +114,7 @@ def checks(
 
 def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
     """Compare the app's checkpoint with its ledger. default: the checkpoint's path if the ledger
-    has none.
+    has no path.
 
     The checkpoint is read first and the ledger last, because a load may be running.
     """
@@ -150,8 +150,8 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
 
 
 def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> list[tuple[str, str]]:
-    """Return the missing state files of tuples that wait after the newest commit. A running load's
-    later commit removes them rightly, so the newest commit is read again."""
+    """Return the missing state files of tuples that wait after the newest commit. If there are any,
+    the newest commit is read again, because a later commit of a running load removes such files."""
     if last is None:
         return []
     lost = [
@@ -169,8 +169,8 @@ def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> lis
 def _unknown_loads(
     staging: Staging, scope: Scope, stored: StoredRows | None, closed: sa.Table | None
 ) -> Iterator[tuple[str, int | None, int]]:
-    """Yield (table, load_id, rows) of rows without a load in the ledger that are this app's or
-    nobody's. Other apps' rows are proven by their own verifications."""
+    """Yield (table, load_id, rows) of rows whose load is not in the ledger, and that belong to this
+    app or to no app. The rows of other apps are proven by verifications of those apps."""
     c, b = load_commits.c, load_batches.c
     same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
     loads = staging.all(
@@ -214,7 +214,7 @@ def _unknown_loads(
 
 
 def _gaps(covered: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges within first to last that are not covered."""
+    """Yield the ranges between first and last that are not covered."""
     for start, end in sorted(covered):
         if start > first:
             yield first, min(start - 1, last)

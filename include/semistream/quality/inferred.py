@@ -12,8 +12,8 @@ from semistream.warehouse.tables import IS_INFERRED
 
 
 def inferred_facts(scope: Scope, role: Role) -> Check:
-    """Return the check that the facts with inferred members are those that the loads counted, and
-    that each names its member."""
+    """Return the check that exactly the facts that the loads counted have inferred members, and
+    that each of them names its member."""
     i, n, f, d = load_inputs.c, inferred.c, scope.fact, role.dimension
     noted = (
         select(n.load_id, func.count().label("rows_in_table"))
@@ -48,8 +48,8 @@ def inferred_facts(scope: Scope, role: Role) -> Check:
 
 
 def inferred_open(scope: Scope, role: Role) -> Check:
-    """Return the check that facts whose members have no master row yet have no columns of it, and
-    that no fact stays so when the row has come."""
+    """Return the check that a fact has null in the columns of a dimension as long as its member has
+    no master row, and that it is filled in when the row has come."""
     n, f, d = inferred.c, scope.fact, role.dimension
     these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row)
     # the newest load has taken up the version that the dimension table has

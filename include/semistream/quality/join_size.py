@@ -1,5 +1,5 @@
 """An estimate of how many rows the load should have written, from the sketches of its keys in the
-ledger and the master data's snapshots: a check that does not depend on the join."""
+ledger and the master data's snapshots. This check does not depend on the join."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _Read = tuple[SkimmedSketch, int, int]
 
 def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | None:
     """Stage a table of version, estimate, bound, at_least, at_most, rows_loaded, for all loads
-    since the last time that no tuple waited; None if nothing can be estimated.
+    since the last moment at which no tuple waited. Return None if nothing can be estimated.
 
-    A version none of whose loads kept a sketch is omitted. A version is omitted with a note if some
-    of its loads kept none, or if its snapshot is gone or damaged.
+    A version is omitted if none of its loads kept a sketch. A version is omitted with a note if
+    only some of its loads kept one, or if its snapshot is gone or damaged.
     """
     read, unknown = _read(staging, scope, role)
     for version in sorted(unknown & set(read)):
@@ -58,8 +58,8 @@ def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | N
 
 
 def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read], set[str]]:
-    """Return what was read under each version, and the versions some of whose loads have no usable
-    sketch."""
+    """Return the sketches and counts of the keys that were read with each version, and the versions
+    for which some loads have no usable sketch."""
     loads = role.loads()
     query = (
         select(loads.c.version, loads.c.rows_read, loads.c.key_sketch)
@@ -110,7 +110,7 @@ def _row(
 
 
 def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
-    """Count the facts with master data in the table itself."""
+    """Count the facts with master data in the fact table."""
     loads, f = role.loads(), scope.fact.c
     (count,) = staging.scalars(
         select(func.count())
@@ -128,5 +128,6 @@ def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
 def _since(scope: Scope, table: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition for loads after the last moment, before the first verified batch, at
     which no tuple waited. Every tuple read since then is in the output of these loads, or waits at
-    the end. Loads that join tuples again have no sketch of their keys."""
+    the end. Loads that join tuples again are excluded, because they have no sketch of their keys.
+    """
     return sa.and_(scope.until(table), table.c.load_id > scope.settled, ~resolving(table.c.load_id))

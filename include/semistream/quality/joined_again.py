@@ -1,6 +1,6 @@
-"""Loads joined again in staging tables, from the source's tuples and the version of the master data
-that they were loaded with. If the source cannot be read again, the facts' own stream columns
-replace it."""
+"""Loads that are joined again in staging tables, from the source's tuples and the version of the
+master data with which they were loaded. If the source cannot be read again, the facts' stream
+columns replace it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ DELETED = 500  # rows deleted by a statement
 
 @dataclass(frozen=True)
 class Again:
-    """The data that loads are compared with.
+    """The data with which loads are compared.
 
-    tuples: a version for each role, quality_batch, stream columns, quality_id (null if taken from
-    the facts); masters, by role: quality_version, the dimension's columns; expected:
-    quality_number, quality_batch, the fact table's columns; source_ids: ids of the source; absent:
-    ids that have not arrived. Both are None where all tuples were taken from the facts.
+    tuples: the columns are a version for each role, quality_batch, stream columns, and quality_id
+    (null if the tuple was taken from the facts); masters: by role, tables with quality_version and
+    the dimension's columns; expected: a table of quality_number, quality_batch, and the fact
+    table's columns; source_ids: ids of the source; absent: ids that have not arrived. The last two
+    are None if all tuples were taken from the facts.
     """
 
     tuples: sa.Table
@@ -120,7 +121,7 @@ def _stage_tuples(
     found: pa.RecordBatch,
     wanted: pa.Array,
 ) -> None:
-    """Stage those of a batch's tuples whose ids are wanted."""
+    """Stage the tuples of a batch whose ids are wanted."""
     versions = {_version(role): role.versions.get((batch, 0), "") for role in scope.roles}
     schema = pa.schema([field for field in arrow_schema(tuples) if field.name not in versions])
     rows = with_stream_id(batch, found, len(scope.ids), schema, whole=True)
@@ -137,8 +138,8 @@ def _fill_gaps(
     loads: Sequence[Load],
     source_ids: sa.Table | None,
 ) -> None:
-    """Stage tuples from the facts where the source does not give them completely: those whose ids
-    the source has, or all if it is not read again."""
+    """Stage tuples from the facts if the source does not give them completely. If the source was
+    read, these are only tuples whose ids the source has; otherwise all tuples."""
     f, known = scope.fact, []
     if source_ids is not None:
         read, there = (
@@ -172,7 +173,7 @@ def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
 
 
 def _version(role: Role) -> str:
-    """Return the name of the column of staged tuples that has the version of a role's master
+    """Return the name of the column of staged tuples that contains the version of a role's master
     data."""
     return f"quality_version_{role.number}"
 
@@ -190,7 +191,8 @@ def _expected(
     masters: dict[str, sa.Table],
     loads: Sequence[Load],
 ) -> sa.Table:
-    """Stage the facts that the tuples should have, except those found in loads that are right."""
+    """Stage the facts that should result from the tuples, except facts that exist in loads with
+    correct checksums."""
     t = tuples.c
     columns = [c for c in scope.fact.columns if c.name not in ROW_KEY]
     table = staging.table(

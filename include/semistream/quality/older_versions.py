@@ -1,8 +1,10 @@
-"""Facts that were loaded with another version of the master data than the dimension table has now.
+"""Facts that were loaded with a version of the master data other than the dimension table's present
+one.
 
 A fact whose values equal today's dimension needs no further check. Other facts are compared with
-the rows of their own version, read from its snapshot. If a version is no longer kept, either an
-earlier successful verification compared its loads, or the verdict says that they were not compared.
+the rows of the version with which they were loaded, read from its snapshot. If a version is no
+longer kept, either an earlier successful verification compared its loads, or the verdict says that
+they were not compared.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from semistream.warehouse.schema import NAME, inferred, load_inputs, quality_run
 
 
 def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
-    """Stage the facts that differ from today's dimension, and the master rows of their versions;
-    None if no fact has another version."""
+    """Stage the facts that differ from today's dimension, and the master rows of their versions.
+    Return None if all facts were loaded with today's version."""
     kept = []
     for loads in _loads(staging, scope, role):
         what = (
@@ -71,8 +73,8 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
 
 @dataclass(frozen=True)
 class Loads:
-    """The loads under one version of the master data. positions: batch times KINDS,
-    plus the kind."""
+    """The loads with one version of the master data. positions: batch * KINDS + kind of each
+    load."""
 
     version: str
     positions: tuple[int, ...]
@@ -128,9 +130,9 @@ def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
 
 
 def _filled(staging: Staging, scope: Scope, role: Role) -> list[str]:
-    """Return the older versions that facts with an inferred member were filled in from, and that
-    are kept. Of others the facts were compared when they were filled in, or their checksums tell
-    of a change since."""
+    """Return the older versions from which facts with an inferred member were filled in, and which
+    are still kept. Facts of other versions were compared when they were filled in; if they have
+    changed since, their checksums show this."""
     i = inferred.c
     versions = staging.scalars(
         select(i.version)
@@ -153,8 +155,8 @@ def _stage_facts(
     versions: list[str],
     filled: list[str],
 ) -> None:
-    """Stage the facts that were loaded with these versions, or filled in from the others, and that
-    differ from today's dimension."""
+    """Stage the facts that differ from today's dimension, and that were loaded with one of
+    ``versions`` or filled in from one of ``filled``."""
     f, d, i = scope.fact, role.dimension, load_inputs.c
     same = f.c[role.surrogate] == d.c[role.surrogate]
     query = (

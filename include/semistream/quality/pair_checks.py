@@ -1,5 +1,5 @@
 """The expectations of two streams that were joined with each other: the pairs, and the totals of
-keys that are final."""
+final keys."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def pair_checks(
     sources: Sequence[sa.Table | None],
     size: int,
 ) -> Iterator[Check]:
-    """Yield the checks that are possible. sources: the recounted ids of each stream; size: how many
-    tuples of each stream are joined again."""
+    """Yield the checks that are possible. sources: the recounted ids of each stream; size: the
+    number of tuples of each stream that are joined again."""
     yield equal_keys(scope)
     closing, closed = closing_of(job), closed_table(staging.engine, job, scope.fact_name)
     if closing is not None and closed is not None:
@@ -50,7 +50,7 @@ def pair_checks(
 
 
 def closed_table(engine: sa.Engine, job: AnyJob, fact: str) -> sa.Table | None:
-    """Return the table with the totals of a fact table's keys, or None without such a table."""
+    """Return the table with the totals of a fact table's keys; None if there is no such table."""
     name = closed_name(fact)
     if closing_of(job) is None or not sa.inspect(engine).has_table(name):
         return None
@@ -59,7 +59,7 @@ def closed_table(engine: sa.Engine, job: AnyJob, fact: str) -> sa.Table | None:
 
 def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[Check]:
     """Yield the checks of the totals of final keys. All keys are checked, because rows may have
-    come since."""
+    come after a key was final."""
     f, c, b = scope.fact, closed.c, load_batches.c
     own = (
         select(*(f.c[k] for k in closing.keys), *closing.sums(f))
@@ -155,8 +155,8 @@ def sample_pairs(
     sources: Sequence[sa.Table | None],
     size: int,
 ) -> Iterator[Check]:
-    """Yield checks of a random sample of each stream's tuples: the database joins them with the
-    whole other stream from its source, and each pair must be in the facts."""
+    """Yield checks of a random sample of each stream's tuples. The database joins the sample with
+    the whole other stream, as read from its source. Each pair must be in the facts."""
     i, pairs = load_inputs.c, scope.by_id
     (on_disk,) = staging.scalars(
         select(func.coalesce(func.sum(i.on_disk), 0)).where(

@@ -1,5 +1,5 @@
-"""The report's pictures, as inline SVG: where the tuples went, and how the last loads went. Each
-has a text for those who do not see it."""
+"""The report's pictures, as inline SVG: what happened to the tuples, and the course of the last
+loads. Each picture has a text for people who cannot see it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LABELS = 62  # space at the right of a plot, for its numbers
 
 
 def flow(of: dict[str, Any]) -> Markup:
-    """Return the picture of a flow (``report._flows``): a bar of what came in, one for each thing
-    that became of it, and bands between them as wide as their number of tuples."""
+    """Return the picture of a flow (``report._flows``): a bar of the incoming tuples, a bar for
+    each result, and bands between them whose width is the number of tuples."""
     came, went = of["came"], of["went"]
     total = sum(n for _, n in came) or 1
     height = LINE * max(len(went), len(came), 4)
@@ -43,7 +43,7 @@ def flow(of: dict[str, Any]) -> Markup:
 
 def trend(of: dict[str, Any]) -> Markup:
     """Return the picture of a series (``report._trends``): a point for each load, the usual band
-    behind them, and the loads outside their limits marked."""
+    behind the points, and marks on the loads outside their limits."""
     loads = of["loads"]
     values = [x for load in loads for x in (load["value"], load["low"], load["high"]) if x]
     top = 1.0 if of["form"] == "share" else max(values, default=0) or 1
@@ -104,7 +104,7 @@ def trend(of: dict[str, Any]) -> Markup:
 
 
 def number(value: float, form: str) -> str:
-    """Return a value of a series as words."""
+    """Return a value of a series as text."""
     if form == "seconds":
         return in_seconds(value)
     return f"{value:.1%}" if form == "share" else f"{value:,.0f}"
@@ -113,7 +113,7 @@ def number(value: float, form: str) -> str:
 def _stacked(
     parts: Sequence[tuple[str, int]], total: int, height: float
 ) -> list[tuple[float, float]]:
-    """Return (top, height) of each part's bar. Little parts are tall enough to be seen."""
+    """Return (top, height) of each part's bar. Even small parts have a visible height."""
     gap = 3.0
     room = height - gap * (len(parts) - 1)
     sizes = [max(room * n / total, 2.0 if n else 0.5) for _, n in parts]
@@ -126,8 +126,8 @@ def _stacked(
 
 
 def _lines(bars: Sequence[tuple[float, float]], height: float) -> list[float]:
-    """Return where the text of each bar is: beside its middle, but below the text before, and so
-    that all have room."""
+    """Return the vertical position of each bar's text: at the bar's middle, but below the previous
+    text, and with room for the texts that follow."""
     out, at = list[float](), float("-inf")
     for n, (top, size) in enumerate(bars):
         most = height - LINE * (len(bars) - n) + LINE - 3

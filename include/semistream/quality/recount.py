@@ -1,7 +1,8 @@
-"""A recount of the source without Spark: how many rows each batch should have read, and which
+"""A recount of the source without Spark: how many rows each batch should have read, and with which
 stream ids.
 
-``load_commits.source_offsets`` says which part of the source a batch is (see ``warehouse.ledger``).
+``load_commits.source_offsets`` says which part of the source belongs to a batch (see
+``warehouse.ledger``).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ Columns = Mapping[str, sa.types.TypeEngine]  # a source's columns, with the ware
 
 
 def recounted_columns(scope: Scope, stream: Stream) -> Columns:
-    """Return the columns of a stream's source that are staged: its id columns, and of two streams
-    the join columns, in a type that a staging table can index."""
+    """Return the columns of a stream's source that are staged, in types that a staging table can
+    index: its id columns and, if there are two streams, the join columns."""
     columns = stream.ids | (stream.keys if stream.name else {})
     kinds = {name: scope.fact.c[of].type for name, of in columns.items()}
     return {
@@ -45,8 +46,8 @@ def recounted_columns(scope: Scope, stream: Stream) -> Columns:
 def stage_sources(
     staging: Staging, stream: Stream, commits: list[sa.Row], columns: Columns
 ) -> Sources | None:
-    """Stage the number of rows of each batch's source, and these columns of each row, the first of
-    which are its id. Return None, with a note, if the source cannot be recounted."""
+    """Stage the number of rows in the source of each batch, and these columns of each row. The
+    first columns are the row's id. Return None, with a note, if the source cannot be recounted."""
     try:
         parts = [
             (c.batch, recounts(staging.engine, c, stream.side, stream.spec))
@@ -73,7 +74,7 @@ def read_tuples(
     columns: Columns,
     side: int | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (batch, rows of its source) with these columns, the first of which are the stream's id.
+    """Yield (batch, rows of its source) with these columns. The first columns are the stream's id.
     Raises CannotRecount."""
     names = tuple(columns)
     for c in commits:
@@ -135,7 +136,7 @@ def _stage(
 def recounts(
     engine: sa.Engine, commit: sa.Row, side: int | None, stream: StreamSpec
 ) -> list[Recount]:
-    """Return the splits of the source that a batch read, to be read again. Raises
+    """Return the splits of the source that a batch read, for reading them again. Raises
     CannotRecount."""
     parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
     offsets: dict[str, Any] = parts[side or 0]
@@ -174,8 +175,9 @@ def with_stream_id(
     """Return the rows that have an id, with quality_id, quality_batch and quality_place, in
     ``schema``.
 
-    file: its number in the batch; whole: keep only rows all of whose columns can be read. A column
-    that the source does not give again is null.
+    ids: the number of id columns, which come first; file: the file's number in the batch; whole:
+    whether to keep only rows in which all columns can be read. A column that the source no longer
+    gives is null.
     """
     names = found.schema.names[:ids]
     for name in names:
@@ -201,7 +203,7 @@ def with_stream_id(
 
 def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.RecordBatch:
     """Return the rows whose first ``deciding`` values can be converted to the warehouse's types, in
-    these types. Other values that cannot be converted are null."""
+    these types. If other values cannot be converted, they become null."""
     from semistream.files.convert import cast_cells
 
     exact = (found.schema.metadata or {}) == INFERRED
@@ -222,6 +224,7 @@ def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.Rec
 def ids_of_file(
     file: Path, stream: StreamSpec, engine: sa.Engine
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (rows, their ids) of one file, as for the file of a batch. Raises CannotRecount."""
+    """Yield (number, rows with their ids) of one file, read like a file of a batch. Raises
+    CannotRecount."""
     for split in _splits(engine, stream, Part(None, None, (str(file),))):
         yield from split.read(stream.id)

@@ -1,10 +1,10 @@
-"""Ids that occur more than once in the source, and where.
+"""Ids that occur more than once in the source, and the files in which they occur.
 
 Tuples of the recounted batches are counted in the source. Tuples of earlier batches, or of a source
-that cannot be read again, are counted in the warehouse: as facts, by the rows they were joined
-with, and in ``unmatched``. So the verdict is the same whether all batches are verified or only the
-newest, and whether the copies came in one load or in two. A tuple that was joined again is counted
-where it was first kept, in ``unmatched``, whatever has become of it.
+that cannot be read again, are counted in the warehouse: as facts, by the rows with which they were
+joined, and in ``unmatched``. So the verdict is the same whether all batches are verified or only
+the newest, and whether the copies came in one load or in two. A tuple that was joined again is
+counted once, in ``unmatched``, where it was kept first.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ PLACES_TOLD, IDS_TOLD = 3, 5  # how many pairs of files, and ids, are named
 
 @dataclass(frozen=True)
 class Repeated:
-    """The repeated ids. table: stream_id, times, first_place, last_place; places: the names of
-    places; told: a sentence that says how many ids and in which files, empty if there are none."""
+    """The repeated ids. table: stream_id, times, first_place, last_place; places: a table with the
+    names of places; told: a sentence that says how many ids there are and in which files, "" if
+    there are none."""
 
     table: sa.Table
     places: sa.Table
@@ -45,8 +46,8 @@ class Repeated:
 def unique_ids(
     staging: Staging, scope: Scope, stream: Stream, sources: Sources | None
 ) -> Iterator[Check]:
-    """Yield the check for repeated ids if the job requires unique ids; else only note them.
-    sources: the recounted source, or None if it cannot be recounted."""
+    """Yield the check for repeated ids if the job requires unique ids; otherwise only note repeated
+    ids. sources: the recounted source, None if it cannot be recounted."""
     found = stage_repeated(staging, scope, stream, sources)
     if stream.spec.unique_ids:
         yield _unique_ids(found, stream, sources is not None)
@@ -97,8 +98,8 @@ def _with_files(table: sa.Table, places: sa.Table) -> Subquery:
 def stage_repeated(
     staging: Staging, scope: Scope, stream: Stream, sources: Sources | None
 ) -> Repeated:
-    """Stage the repeated ids, counted in the source, or in the warehouse where the source was not
-    recounted."""
+    """Stage the repeated ids. They are counted in the source, or in the warehouse if the source was
+    not recounted."""
     if sources is None or sources.ids is None or sources.places is None:
         recent = _loaded(staging, scope, stream)
         places = staging.table(
@@ -150,8 +151,8 @@ def _repeated(scope: Scope, stream: Stream, recent: sa.Table) -> sa.Select:
 
 
 def _facts_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
-    """Select the recent ids that are among the facts of earlier batches. It uses IN instead of a
-    join: if the fact table has no index on the ids, the staged table has one."""
+    """Select the recent ids that also occur among the facts of earlier batches. The query uses IN
+    instead of a join: if the fact table has no index on the ids, the staged table has one."""
     f, r, ids = scope.fact, recent.c, list(stream.ids.items())
     these = select(*(r[i] for i, _ in ids)).where(*(r[i].is_not(None) for i, _ in ids))
     known = (
@@ -193,7 +194,7 @@ def _kept_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
 
 def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subquery:
     """Select the ids and load_id of each tuple that has facts. Facts with equal ids and join
-    columns are of different tuples only if they were joined with the same row."""
+    columns belong to different tuples only if they were joined with the same row."""
     f = scope.fact.c
     ids = [f[of] for of in stream.ids.values()]
     has = [
@@ -221,7 +222,7 @@ def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subque
 
 
 def _loaded(staging: Staging, scope: Scope, stream: Stream) -> sa.Table:
-    """Stage the tuples as ``sources.stage_sources`` does, but from the warehouse."""
+    """Stage the tuples in the form of ``sources.stage_sources``, but from the warehouse."""
     kinds = {i: scope.fact.c[of].type for i, of in stream.ids.items()}
     table = staging.table(
         stream.named("loaded"),
@@ -276,7 +277,7 @@ def _loaded_tuples(
 
 def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) -> dict[str, Any]:
     """Return the id columns of a tuple in ``unmatched``. For a text that was not parsed, the id is
-    known only if it is one column: then it is the stream_id."""
+    known only if it consists of one column, which equals the stream_id."""
     if len(stream.ids) == 1:
         kept = dict.fromkeys(stream.ids, stream_id)
     try:
@@ -286,7 +287,7 @@ def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) 
 
 
 def _place(load_id: Any) -> Any:
-    """Return the place of a whole batch. Takes a number, an array or a column."""
+    """Return the place that stands for a whole batch. load_id: a number, an array or a column."""
     return batch_of(load_id) * PLACES
 
 
@@ -295,7 +296,7 @@ def _batch(place: ColumnElement[int]) -> ColumnElement[int]:
 
 
 def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Table) -> None:
-    """Add the names of places that are whole batches: the batch's file, or one of several."""
+    """Add names for places that stand for whole batches: the batch's file, or one of its files."""
     f, p, t = load_files.c, places.c, table.c
     told = {
         place

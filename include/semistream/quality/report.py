@@ -1,6 +1,6 @@
-"""What the report tells beside its checks: what was verified, how complete it is, what has changed
-since the last good proof, and how the last loads went. All of it is stored with the result, as
-JSON."""
+"""The parts of the report other than its checks: the verified range, its completeness, the changes
+since the last successful proof, and the course of the last loads. They are stored with the result,
+as JSON."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ NUMBERS = [
 def summarise(
     connection: sa.Connection, scope: Scope, job: AnyJob, loads: Sequence[Load], reports: Path
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Return the totals of the verified batches, and all that the report tells of them.
+    """Return the totals of the verified batches, and the content of the report about them.
 
-    loads: all up to the verified ones; reports: the directory of the reports.
+    loads: all loads up to the verified range; reports: the directory of the reports.
     """
     figures, batches = _figures(connection, scope)
     since = "all-batches" if scope.first is None else f"batches-after-{position_word(scope.first)}"
@@ -82,7 +82,7 @@ def summarise(
 
 
 def position_word(position: Position) -> str:
-    """Return a position as a word, which may be in the name of a directory."""
+    """Return a position as a word that may be part of a directory's name."""
     what = "-drained" if position[1] else ""
     if resolves(position[1]):
         what = f"-resolved-{position[1] - Kind.RESOLVE + 1}"
@@ -92,8 +92,7 @@ def position_word(position: Position) -> str:
 def _figures(
     connection: sa.Connection, scope: Scope
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """Return the completeness summary: totals of the verified batches, and the batches one by
-    one."""
+    """Return the totals of the verified batches, and the figures of each batch."""
     b, r = load_batches.c, load_rejections.c
     rows = connection.execute(
         select(
@@ -146,7 +145,8 @@ def _figures(
 def _covered(
     connection: sa.Connection, scope: Scope, figures: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """Return (what, words) of the verified range: batches, commits in time, files, master data."""
+    """Return a description of the verified range as (heading, text): batches, commits in time,
+    files, master data."""
     c = load_commits.c
     first, last = connection.execute(
         select(func.min(c.committed_at), func.max(c.committed_at)).where(scope.holds(load_commits))
@@ -168,7 +168,8 @@ def _covered(
 
 
 def _files(connection: sa.Connection, scope: Scope, after: Position | None) -> str:
-    """Return how many files the batches after a position have, and the names of some."""
+    """Return a text with the number of files in the batches after a position, and some of their
+    names."""
     f = load_files.c
     begin = -1 if after is None else after[0] + (after[1] > 0) - 1
     mine = (f.app == scope.app) & (f.batch > begin) & (f.batch <= scope.last[0])
@@ -187,8 +188,8 @@ def _files(connection: sa.Connection, scope: Scope, after: Position | None) -> s
 def _flows(
     connection: sa.Connection, scope: Scope, batches: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return where the tuples went that came in: of all inputs, and of each one where there are
-    several. A flow has ``came`` and ``went``, lists of (words, tuples)."""
+    """Return the flows of tuples: from all inputs together and, if there are several inputs, from
+    each of them. A flow has ``came`` and ``went``, lists of (description, number of tuples)."""
     i, r = load_inputs.c, load_rejections.c
     reasons: dict[str, Counter[str]] = {}
     for role, reason, n in connection.execute(
@@ -274,8 +275,8 @@ def _good(run: Run, reports: Path) -> dict[str, Any]:
 
 
 def _changes(connection: sa.Connection, scope: Scope, good: Run) -> Iterator[str]:
-    """Yield sentences on what is otherwise than at a former verification: what was loaded since,
-    from which files, with which master data, by which settings."""
+    """Yield sentences on the differences from a former verification: what was loaded since then,
+    from which files, with which master data and settings."""
     b, m = load_batches.c, masters.c
     names = ("rows_read", "resolved", "matched", "unmatched")
     after = scope.until(load_batches) & (b.load_id > last_load(scope.number, good.last))
@@ -311,7 +312,7 @@ def _changes(connection: sa.Connection, scope: Scope, good: Run) -> Iterator[str
 
 
 def _job_at(connection: sa.Connection, scope: Scope, at: Position) -> dict[str, str]:
-    """Return the settings of the job of a commit, by dotted name, as JSON."""
+    """Return the settings of a commit's job, by dotted name, as JSON."""
     c = load_commits.c
     text = connection.scalar(
         select(c.job).where(c.app == scope.app, c.batch == at[0], c.drain == at[1])
@@ -331,9 +332,9 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _trends(job: AnyJob, loads: Sequence[Load]) -> Iterator[dict[str, Any]]:
-    """Yield a series for each thing to look at in the last loads: its name, format, and for each
-    load its words, value, the usual band as [low, median, high] or None, and whether it is outside
-    its limits."""
+    """Yield the series of the last loads that the report shows. A series has a name, a format, and
+    for each load its description, its value, the usual band as [low, median, high] or None, and
+    whether the value is outside its limits."""
     shown = range(max(len(loads) - LOADS_SHOWN, 0), len(loads))
     volume = job.expect.volume or Volume.load({})
     yield _trend(

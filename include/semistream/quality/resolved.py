@@ -1,5 +1,6 @@
-"""The expectations of resolving loads: each row of ``unmatched`` that names a load as the one that
-has resolved it has its tuple there, as facts or in ``unmatched``, and no such load has another."""
+"""The expectations of resolving loads. If a row of ``unmatched`` names a load that has resolved it,
+that load has the row's tuple, as facts or in ``unmatched``. A resolving load has no other tuples.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from semistream.warehouse.types import KeyString
 
 
 def resolved_checks(staging: Staging, scope: Scope) -> Iterator[Check]:
-    """Yield the checks of resolving loads; none if there is no such load, and no row names one."""
+    """Yield the checks of resolving loads. There are none if no such load exists and no row names
+    one."""
     b = load_batches.c
     loads = staging.scalars(
         select(b.load_id).where(scope.holds(load_batches), resolves(b.drain)).order_by(b.load_id)
@@ -42,8 +44,8 @@ def resolved_checks(staging: Staging, scope: Scope) -> Iterator[Check]:
 
 
 def _marked(scope: Scope) -> ColumnElement[bool]:
-    """Return the condition for the app's rows of ``unmatched`` that name a verified load, or what
-    is no load of the app, as the one that has resolved them."""
+    """Return the condition for the app's rows of ``unmatched`` that claim to be resolved by a
+    verified load, or by a load that the app does not have."""
     u = unmatched.c
     first, last = app_loads(scope.number)
     return and_(
@@ -85,7 +87,8 @@ def resolved_rows(scope: Scope) -> Check:
 
 
 def _stage(staging: Staging, scope: Scope, stream: Stream, loads: list[int]) -> sa.Table:
-    """Stage a table of load_id and quality_id: the ids of what resolving loads have written."""
+    """Stage a table of load_id and quality_id: the ids of tuples that resolving loads have
+    written."""
     table = staging.table(
         "resolved", Column("load_id", BigInteger), Column("quality_id", KeyString())
     )
@@ -108,7 +111,7 @@ def _stage(staging: Staging, scope: Scope, stream: Stream, loads: list[int]) -> 
 
 
 def resolved_once(scope: Scope, there: sa.Table) -> Check:
-    """Return the check of which tuples have been resolved. there: see ``_stage``."""
+    """Return the check that tuples were resolved exactly once. there: the table of ``_stage``."""
     u, t, marked = unmatched.c, there.c, _marked(scope)
     lost = (
         select(
@@ -154,8 +157,9 @@ def resolved_once(scope: Scope, there: sa.Table) -> Check:
 
 
 def is_overdue(connection: sa.Connection, app: str, job: Job, since: datetime) -> bool:
-    """Return whether something that an app has loaded is open for longer than a role of the job
-    allows, or has lost its grace. since: the last verification, UTC."""
+    """Return whether some tuple of an app has become overdue since the last verification: it is
+    open for longer than a role of the job allows, or its grace has ended. since: the time of the
+    last verification, UTC."""
     b, number = load_batches.c, app_number(connection, app) or 0
     now = hours_ago(0)
     for role in job.roles:
@@ -182,7 +186,8 @@ def is_overdue(connection: sa.Connection, app: str, job: Job, since: datetime) -
 
 
 def open_age(scope: Scope, role: Role, hours: float) -> Check:
-    """Return the check that no tuple lacks a row of a dimension for longer than so many hours."""
+    """Return the check that no tuple is without a row of a dimension for longer than this number of
+    hours."""
     b, u, i, oldest = load_batches.c, unmatched.c, inferred.c, hours_ago(hours)
     return Check(
         role.named("open_age"),

@@ -1,5 +1,5 @@
-"""The scope of one verification: which batches of which app, the fact table, and the inputs from
-which it was joined."""
+"""The scope of one verification: the app and its batches, the fact table, and the inputs from which
+the facts were joined."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ UNPUBLISHED = "not published yet"  # stands for a version of the master data
 
 @dataclass(frozen=True)
 class Range:
-    """The batches of one app after `first` (None: from the beginning) up to `last`."""
+    """The batches of one app after `first` and up to `last`. If `first` is None, the range begins
+    with the first batch."""
 
     app: str
     number: int  # the app's number in its load_ids
@@ -39,7 +40,7 @@ class Range:
     commits: int
 
     def _within(self, table: FromClause, first: Position) -> ColumnElement[bool]:
-        """Return the condition for rows of this app after `first` up to `last`. The table has
+        """Return the condition for rows of this app after `first` and up to `last`. The table has
         load_id, or app, batch and drain."""
         if "load_id" in table.c:
             return table.c.load_id.between(*self._loads(first))
@@ -77,7 +78,7 @@ class Range:
         return _at(table) > _number(self.first or START)
 
     def recounted(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition for rows of loads that can contain tuples of the recounted part of
+        """Return the condition for rows of loads that may contain tuples of the recounted part of
         the source.
 
         Such rows are looked up by their stream ids. `+ 0` keeps SQLite, which has no statistics,
@@ -86,12 +87,12 @@ class Range:
         return (table.c.load_id + 0).between(self.settled + 1, last_load(self.number, self.last))
 
     def before(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition for rows of loads before the recounted ones."""
+        """Return the condition for rows of loads before the recounted part of the source."""
         return (table.c.load_id + 0).between(first_load(self.number, START), self.settled)
 
     @property
     def settled(self) -> int:
-        """The greatest load_id up to which no tuple waited, before the first verified load."""
+        """The last load_id, before the first verified load, after which no tuple waited."""
         return last_load(self.number, self.source_first or START)
 
 
@@ -99,11 +100,11 @@ class Range:
 class Stream:
     """A stream, and how its tuples are found in the fact table.
 
-    name: "left" or "right" of two streams, else empty; ids, keys: its id and join columns -> their
-    names in the fact table; partner: the columns that identify the master row, or the other
-    stream's tuple, without which a fact's tuple is in ``unmatched``, too; single: whether a tuple
-    has at most one fact; waiting: tuples that wait after the verified batches, which of two streams
-    may be among the facts.
+    name: "left" or "right" for one of two streams, otherwise ""; ids, keys: its id columns and join
+    columns, each with its name in the fact table; partner: the columns that identify the master
+    row, or the other stream's tuple; if they are null, the fact's tuple is in ``unmatched``, too;
+    single: whether a tuple has at most one fact; waiting: the number of tuples that wait after the
+    verified batches; if there are two streams, these may be among the facts.
     """
 
     name: str
@@ -116,23 +117,24 @@ class Stream:
     unknown: int | None = None  # a value of partner that means no master row, as null does
 
     def has_partner(self, facts: FromClause) -> list[ColumnElement[bool]]:
-        """Return the conditions for facts whose tuple is not in ``unmatched``, too."""
+        """Return the conditions for facts whose tuple is not also in ``unmatched``."""
         partner = [facts.c[name] for name in self.partner]
         known = [] if self.unknown is None else [column != self.unknown for column in partner]
         return [*(column.is_not(None) for column in partner), *known]
 
     @property
     def side(self) -> int | None:
-        """The number of the stream, of two."""
+        """The stream's number if there are two streams; otherwise None."""
         return SIDES.index(self.name) if self.name else None
 
     def named(self, what: str) -> str:
-        """Return the name of a check or table that is this stream's own."""
+        """Return the name of a check or table for this stream. If there are two streams, the
+        stream's name is part of it."""
         return f"{self.name}_{what}" if self.name else what
 
     @property
     def word(self) -> str:
-        """The stream's name as a word before another, empty for the only stream."""
+        """The stream's name for use before another word; "" for an only stream."""
         return f"{self.name} " if self.name else ""
 
 
@@ -161,8 +163,8 @@ class Role:
     grace_versions: int = 0
 
     def in_grace(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition for rows, with a load_id, that may be without a row of the dimension
-        still, as their load is so young, or no more versions have been taken up since."""
+        """Return the condition for rows, with a load_id, that may still be without a row of the
+        dimension, because their load is recent or few versions have been used since."""
         b, i = load_batches.c, load_inputs.c
         young = list[ColumnElement[bool]]()
         if self.grace_hours:
@@ -175,12 +177,13 @@ class Role:
         return or_(sa.false(), *young)
 
     def named(self, what: str) -> str:
-        """Return the name of a check that is this role's own."""
+        """Return the name of a check for this role. If the job has several roles, the role's name
+        is part of it."""
         return what if self.alone else f"{self.name}_{what}"
 
     @property
     def words(self) -> str:
-        """The role, behind what a sentence tells of master data; empty for the only one."""
+        """The role's name for use in a sentence after "master data"; "" for an only role."""
         return "" if self.alone else f" of {self.name}"
 
     def staged(self, what: str) -> str:
@@ -190,8 +193,8 @@ class Role:
 
     @property
     def rejects(self) -> bool:
-        """Whether tuples without a match are kept in ``unmatched``. Of several roles, a left join
-        keeps them in the fact table alone."""
+        """Whether tuples without a match are kept in ``unmatched``. If there are several roles,
+        tuples of a left join are kept in the fact table alone."""
         return self.alone or not self.left
 
     def lacks(self, unmatched: FromClause) -> ColumnElement[bool]:
@@ -210,8 +213,8 @@ class Role:
         return self.version in self.versions.values()
 
     def is_current(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition for rows that were loaded with the dimension table's present master
-        data."""
+        """Return the condition for rows that were loaded with the present master data of the
+        dimension table."""
         if not self.comparable:
             return sa.false()
         i = load_inputs.c
@@ -219,7 +222,7 @@ class Role:
         return table.c.load_id.not_in(others) if len({*self.versions.values()}) > 1 else sa.true()
 
     def has_row(self, facts: FromClause) -> ColumnElement[bool]:
-        """Return the condition for facts that name a master row, and not the unknown member."""
+        """Return the condition for facts with a master row other than the unknown member."""
         key = facts.c[self.surrogate]
         # no parameter: in SQLite's IS, SQLAlchemy renders one although literals are wanted
         unknown = sa.literal_column(f"{self.unknown}", BigInteger)
@@ -231,8 +234,8 @@ class Role:
         return key.is_(None) if self.unknown is None else key == self.unknown
 
     def is_inferred(self, facts: FromClause, *more: ColumnElement[bool]) -> ColumnElement[bool]:
-        """Return the condition for facts that were loaded with an inferred member, whose rows of
-        ``inferred`` satisfy further conditions."""
+        """Return the condition for facts that were loaded with an inferred member. more: further
+        conditions on their rows of ``inferred``."""
         if not self.infers:
             return sa.false()
         i = inferred.c
@@ -240,8 +243,8 @@ class Role:
         return select(1).where(*mine, *more).correlate(facts).exists()
 
     def differ(self, facts: FromClause, master: FromClause) -> ColumnElement[bool]:
-        """Return the condition for facts that have no master row, or other values than it. The
-        unknown member's values are not copied."""
+        """Return the condition for facts without a master row, or whose values differ from it. The
+        unknown member's values are not compared, because facts do not copy them."""
 
         def wanted(column: ColumnElement[Any]) -> ColumnElement[Any]:
             return column if self.unknown is None else sa.case((self.has_row(facts), column))
@@ -252,8 +255,8 @@ class Role:
         )
 
     def loads(self) -> FromClause:
-        """Return the loads joined with this role, with the columns of ``load_batches`` and the
-        master data's version."""
+        """Return a subquery of the loads that were joined with this role, with the columns of
+        ``load_batches`` and the master data's version."""
         b, i = load_batches.c, load_inputs.c
         return (
             select(*b, i.version)
@@ -296,7 +299,7 @@ class Scope(Range):
 
     def refused(self, stream: Stream, tuples: sa.Table) -> ColumnElement[bool]:
         """Return the condition for tuples, with quality_id, that were written to ``unmatched``
-        without being joined."""
+        without having been joined."""
         u = unmatched.c
         mine = and_(self.kept(stream), u.reason.in_(QUARANTINED), self.recounted(unmatched))
         return select(1).where(mine, u.stream_id == tuples.c.quality_id).correlate(tuples).exists()
@@ -328,7 +331,8 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
 
 
 def compared_columns(connection: sa.Connection, job: AnyJob) -> set[str] | None:
-    """Return the columns of facts that checks may read, except the ids; None: all."""
+    """Return the columns of facts that checks may read, in addition to the ids; None for all
+    columns."""
     if not isinstance(job, Job):
         return None
     out = set[str]()
@@ -344,7 +348,7 @@ def compared_columns(connection: sa.Connection, job: AnyJob) -> set[str] | None:
 
 
 def _dimension(connection: sa.Connection, role: JobRole) -> sa.Table:
-    """Return a role's dimension table. Its surrogate key has the name that the role gives it."""
+    """Return a role's dimension table, in which the surrogate key has the role's name for it."""
     return existing_table(
         connection,
         dimension_name(role.dimension.name),
@@ -375,7 +379,7 @@ def is_unique(
 def range_of(
     connection: sa.Connection, app: str, commits: Sequence[sa.Row], first: Position | None
 ) -> Range:
-    """Return the range of the verified `commits`, in order."""
+    """Return the range of the verified `commits`, which are in order."""
     b = load_batches.c
     drained = connection.execute(
         select(b.batch, b.drain)
@@ -406,8 +410,9 @@ def make_scope(
 ) -> Scope:
     """Return the scope of a verification.
 
-    commit: the last one; versions: of the master data that each role's dimension table has, None:
-    the one that was loaded last; snapshots: the directory of all master data's versions.
+    commit: the last commit; versions: for each role, the version of the master data in its
+    dimension table, None for the version that was loaded last; snapshots: the directory of all
+    versions of master data.
     """
     roles: tuple[Role, ...] = ()
     streams: tuple[Stream, ...]
@@ -458,7 +463,7 @@ def make_scope(
 
 
 def _waiting(connection: sa.Connection, of: Range, role: str | None = None) -> int:
-    """Return the number of tuples that wait after the verified batches, of a role or in all."""
+    """Return the number of tuples that wait after the verified batches, in a role or in total."""
     i, last = load_inputs.c, of.last
     return int(
         connection.scalar(
@@ -481,7 +486,7 @@ def _role(
     number: int,
     alone: bool,
 ) -> Role:
-    """Return a job's role, with its dimension table looked up."""
+    """Return a job's role, together with its dimension table."""
     name, surrogate, dimension = role.name, role.surrogate_key, _dimension(connection, role)
     business_key = role.dimension.business_key
     b, i = load_batches.c, load_inputs.c
@@ -535,12 +540,12 @@ def _role(
 
 
 def hours_ago(hours: float) -> datetime:
-    """Return the time, UTC, so many hours before now."""
+    """Return the time, UTC, this number of hours ago."""
     return datetime.now(UTC).replace(tzinfo=None, microsecond=0) - timedelta(hours=hours)
 
 
 def _infers(connection: sa.Connection, of: Range, role: str) -> bool:
-    """Return whether the ledger or ``inferred`` has facts of a role that name inferred members."""
+    """Return whether the ledger or ``inferred`` knows facts with inferred members in a role."""
     i, f, loads = load_inputs.c, inferred.c, app_loads(of.number)
     counted = select(1).where(i.load_id.between(*loads), i.role == role, i.inferred > 0)
     noted = select(1).where(f.load_id.between(*loads), f.role == role)
@@ -548,7 +553,7 @@ def _infers(connection: sa.Connection, of: Range, role: str) -> bool:
 
 
 def _has_missed(connection: sa.Connection, of: Range, role: str) -> bool:
-    """Return whether a left join has let tuples pass without a row of a role's dimension."""
+    """Return whether a left join has passed on tuples without a row of a role's dimension."""
     i = load_inputs.c
     some = select(1).where(i.load_id.between(*app_loads(of.number)), i.role == role, i.missed > 0)
     return connection.execute(some.limit(1)).first() is not None

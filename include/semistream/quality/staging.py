@@ -1,9 +1,9 @@
-"""Short-lived tables in the warehouse that the expectations compare with: ids of the source, a
+"""Short-lived tables in the warehouse with which the expectations compare: ids of the source, a
 sample and its master rows.
 
-GX opens its own connections, so these cannot be temporary tables. They are named
+GX opens separate connections, so that these cannot be temporary tables. They are named
 quality_<epoch>_<pid>_… and dropped after the run. The tables of a run that was killed are dropped
-by a later one.
+by a later run.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ FACTS_AT_ONCE = 1_000_000  # copied in one transaction, approximately
 
 @dataclass(frozen=True)
 class Sources:
-    """The recounted source. counts: batch, source, rows_in_source; ids: quality_batch,
-    quality_place, the id columns, quality_id (None if the job names no id columns); places: place,
-    path (see ``sources.PLACES``). The prefix ``quality_`` avoids the names of data columns."""
+    """The recounted source. counts: a table of batch, source, rows_in_source; ids: a table of
+    quality_batch, quality_place, the id columns, quality_id (None if the job names no id columns);
+    places: a table of place, path (see ``sources.PLACES``). The prefix ``quality_`` avoids the
+    names of data columns."""
 
     counts: sa.Table
     ids: sa.Table | None
@@ -64,9 +65,9 @@ class Sources:
 
 @dataclass(frozen=True)
 class Unparsable:
-    """The tuples that could not be parsed. ids: stream_id, the ids found in their texts; unknown:
-    the number of texts without an id; lost: the number of missing tuples that may be among these.
-    """
+    """The tuples that could not be parsed. ids: a table of stream_id, the ids found in the tuples'
+    texts; unknown: the number of texts without an id; lost: the number of missing tuples that may
+    be among these texts."""
 
     ids: sa.Table
     unknown: int
@@ -76,8 +77,8 @@ class Unparsable:
 @dataclass(frozen=True)
 class Older:
     """Facts that were loaded with another version of the master data and differ from today's
-    dimension. facts: load_id, load_row, quality_version, surrogate key; master: quality_version,
-    dimension columns."""
+    dimension. facts: a table of load_id, load_row, quality_version, surrogate key; master: a table
+    of quality_version and dimension columns."""
 
     facts: sa.Table
     master: sa.Table
@@ -85,8 +86,8 @@ class Older:
 
 @dataclass(frozen=True)
 class Sample:
-    """The sampled rows. facts: load_id, load_row, quality_version, ids; unmatched: quality_id,
-    load_id, quality_version, key_0 …; master: quality_version, dimension columns."""
+    """The sampled rows, as tables. facts: load_id, load_row, quality_version, ids; unmatched:
+    quality_id, load_id, quality_version, key_0 …; master: quality_version, dimension columns."""
 
     facts: sa.Table
     unmatched: sa.Table
@@ -96,8 +97,8 @@ class Sample:
 
 @dataclass
 class Staging:
-    """The staging tables of one run, dropped at its end. notes: what a reader of the report should
-    know; unseen: what could not be checked, so that the verdict does not cover it."""
+    """The staging tables of one run, which are dropped at its end. notes: notes for a reader of the
+    report; unseen: descriptions of what could not be checked, which the verdict does not cover."""
 
     engine: sa.Engine
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
@@ -106,7 +107,8 @@ class Staging:
     unseen: list[str] = field(default_factory=list)
 
     def reserve(self, what: str) -> None:
-        """Note something that could not be checked, so that the verdict does not cover it."""
+        """Record a description of something that could not be checked. The verdict does not cover
+        it."""
         self.notes.append(what)
         self.unseen.append(what.rstrip("."))
 
@@ -118,7 +120,7 @@ class Staging:
         self.metadata.drop_all(self.engine)
 
     def table(self, name: str, *columns: Column, rows: Iterable[Sequence[Any]] = ()) -> sa.Table:
-        """Make a table with these rows."""
+        """Create a table with these rows."""
         table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, **table_options())
         table.create(self.engine)
         self.insert(table, rows)
@@ -134,12 +136,13 @@ class Staging:
                 )
 
     def fill(self, table: sa.Table, query: sa.Select, *columns: str) -> None:
-        """Insert the rows of a query, whose columns are those of the table, or these."""
+        """Insert the rows of a query. columns: the table's columns to fill, in the query's order;
+        by default all."""
         with self.engine.begin() as connection:
             connection.execute(table.insert().from_select(columns or table.columns.keys(), query))
 
     def write(self, table: sa.Table, rows: pa.RecordBatch | pa.Table) -> None:
-        """Insert Arrow's rows in bulk."""
+        """Insert Arrow rows in bulk."""
         with self.engine.begin() as connection:
             bulk_insert(connection, table, rows)
 
@@ -164,13 +167,14 @@ class Staging:
         ).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:
-        """Update the database's statistics of a table, so that it knows how few rows there are."""
+        """Update the database's statistics of a table, so that the database knows how few rows it
+        has."""
         with self.engine.begin() as connection:
             system_of(self.engine).analyze(connection, table)
 
 
 def drop_stale(engine: sa.Engine) -> None:
-    """Drop tables that runs which were killed have left."""
+    """Drop tables that remain from killed runs."""
     for name in sa.inspect(engine).get_table_names():
         found = re.fullmatch(r"quality_(\d+)_\d+_\w+", name)
         if found and time.time() - int(found[1]) > STALE_SECONDS:
@@ -180,9 +184,9 @@ def drop_stale(engine: sa.Engine) -> None:
 
 def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
     """Return a table that finds facts by each stream's ids: the fact table if it has indexes on
-    them, else an indexed copy of ids, load_id and surrogate keys.
+    them, otherwise an indexed copy of ids, load_id and surrogate keys.
 
-    The copy has only the loads that can contain tuples of the recounted part of the source.
+    The copy has only the loads that may contain tuples of the recounted part of the source.
     """
     f, known = scope.fact, sa.inspect(staging.engine).get_indexes(scope.fact.name)
     wanted = [list(stream.ids.values()) for stream in scope.streams]
@@ -199,7 +203,7 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
 
 
 def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
-    """Copy the table's columns from the facts of those loads that can contain tuples of the
+    """Copy the table's columns from the facts of those loads that may contain tuples of the
     recounted part of the source."""
     f, b, after = scope.fact, load_batches.c, scope.settled
     rows, ends = 0, list[int]()
@@ -219,8 +223,8 @@ def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
 
 
 def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: int) -> Sample | None:
-    """Stage a seeded random sample of facts and of unmatched tuples, and the master rows with their
-    keys."""
+    """Stage a random sample of facts and of unmatched tuples, and the master rows with the sample's
+    keys. seed: makes the sample reproducible."""
     if not size or not scope.ids:
         return None
     rng = np.random.default_rng(seed)
@@ -241,8 +245,8 @@ def _compared(role: Role) -> list[str]:
 def _sample_facts(
     staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
 ) -> sa.Table:
-    """Draw facts in two stages, first loads from the ledger, then rows of these, so that the cost
-    does not grow with the table."""
+    """Draw facts in two stages, first loads from the ledger, then rows of these loads, so that the
+    cost does not grow with the table."""
     loads = role.loads()
     table = staging.table(
         role.staged("sample"),
@@ -275,8 +279,8 @@ def _draw(
     rng: np.random.Generator,
 ) -> Iterator[tuple]:
     """Yield (load_id, load_row, version, *ids) of rows whose numbers are drawn. A row that is gone
-    is skipped: other checks report it. So is one with an inferred member, which had no master
-    row."""
+    is skipped, because other checks report it. A row with an inferred member is skipped, because it
+    had no master row."""
     f, start, wanted = scope.fact, 0, _chosen(sum(p.n for p in parts), size, rng)
     for part in parts:
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
@@ -289,7 +293,7 @@ def _draw(
 
 
 def _chosen(total: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw numbers below ``total``, int64[at most size], in order."""
+    """Draw numbers below ``total``, int64[at most size], in ascending order."""
     return np.sort(rng.choice(max(total, 1), min(size, total), replace=False))
 
 
@@ -335,8 +339,8 @@ def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
 
 
 def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample) -> None:
-    """Stage the master rows of the current version that have the sample's keys; the database joins
-    them."""
+    """Stage the master rows of the current version that have the sample's keys, with a join in the
+    database."""
     d, f, s, u = role.dimension, scope.fact, sample.facts, sample.unmatched
     same_key = and_(*(f.c[a] == d.c[b] for a, b in role.on.items()))
     same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(role.on.values())))
@@ -356,8 +360,8 @@ def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample)
 def _stage_snapshot(
     staging: Staging, scope: Scope, role: Role, sample: Sample, version: str
 ) -> None:
-    """Stage the master rows of an older version that have the sample's keys, read from its
-    snapshot. If the snapshot is lost, remove the version's rows from the sample."""
+    """Stage the master rows of an older version that have the sample's keys, read from the
+    version's snapshot. If the snapshot is lost, the version's rows are removed from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
     stream_key, master_key = next(iter(role.on.items()))
     matched = select(f.c[stream_key]).select_from(s.join(f, drawn_facts(scope, sample)))
@@ -386,7 +390,7 @@ def _stage_snapshot(
 
 
 def master_table(staging: Staging, role: Role, name: str) -> sa.Table:
-    """Make a staging table for master rows: quality_version, and the dimension's compared
+    """Create a staging table for master rows: quality_version, and the dimension's compared
     columns."""
     return staging.table(
         name,
@@ -419,7 +423,7 @@ def stage_version(
 
 
 def typed(value: Any, kind: sa.types.TypeEngine) -> Any:
-    """Convert a JSON value to the Python value that a column of that type takes and returns."""
+    """Convert a JSON value to the Python value that a column of this type accepts and returns."""
     if value is None or isinstance(kind, sa.Boolean):
         return value
     if isinstance(kind, sa.LargeBinary):

@@ -1,4 +1,4 @@
-"""The rows of a sink outside the warehouse, copied to a staging table so that the same queries
+"""The rows of a sink outside the warehouse, copied to a staging table so that the same queries can
 prove them."""
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from semistream.warehouse.types import LongString, outside_years, sql_type, stor
 def stage(
     staging: Staging, stored: StoredRows, ids: tuple[str, ...], compared: Container[str] | None
 ) -> tuple[sa.Table, Sums, sa.Table]:
-    """Stage the rows that a sink outside the warehouse has of an app. Return the table, the rows'
-    checksums by load, and a table of the sink's damaged files: file, finding.
+    """Stage an app's rows in a sink outside the warehouse. Return the table, the rows' checksums by
+    load, and a table of the sink's damaged files: file, finding.
 
-    compared: the columns that the table gets besides the ids (None: all), because the warehouse may
-    not take as many columns as the sink. The checksums cover all columns.
+    compared: the columns in the table in addition to the ids, None for all; a warehouse may not
+    allow as many columns as the sink. The checksums cover all columns.
     """
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
     shown = [f for f in kept if compared is None or f.name in compared or f.name in ids]
@@ -59,8 +59,8 @@ def stage(
 
 
 def _storable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with null for dates and times that the warehouse cannot hold. Checksums are
-    computed from the sink's own values."""
+    """Replace dates and times that the warehouse cannot store by null. Checksums are computed from
+    the sink's original values."""
     columns = [
         pc.if_else(outside_years(c), pa.scalar(None, c.type), c)
         if pa.types.is_temporal(c.type)
@@ -71,8 +71,8 @@ def _storable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _numbers(loads: pa.Array, rows: Counter[int]) -> pa.Array:
-    """Return the load_row of each row: rows of a load are numbered from 0 in the order in which
-    they come. rows: how many rows of each load came before; updated."""
+    """Return the load_row of each row. The rows of a load are numbered from 0 in the order in which
+    they come. rows: by load, the number of earlier rows, which is updated."""
     found, of, counts = np.unique(loads.to_numpy(), return_inverse=True, return_counts=True)
     order, starts = np.argsort(of, kind="stable"), np.cumsum(counts) - counts
     numbers = np.empty(len(of), np.int64)

@@ -1,5 +1,5 @@
 """The expectations of one stream: its tuples, counted again in its source, are in the fact table or
-in ``unmatched``, each once."""
+in ``unmatched``, each exactly once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from semistream.warehouse.schema import load_batches, load_commits, load_inputs,
 
 @dataclass(frozen=True)
 class Recounted:
-    """What was found of a stream outside the tables. sources: its tuples, or None if they cannot be
-    counted again; unparsable: the ids of those that could not be parsed, None if no ids are
-    staged."""
+    """The recounted tuples of a stream. sources: the tuples, None if they cannot be counted again;
+    unparsable: the ids of tuples that could not be parsed, None if no ids are staged."""
 
     sources: Sources | None
     unparsable: Unparsable | None
@@ -37,7 +36,8 @@ class Recounted:
 
 
 def recount(staging: Staging, scope: Scope, stream: Stream, sources: Sources | None) -> Recounted:
-    """Stage the ids of the stream's unparsable tuples, which the recounted source has too."""
+    """Stage the ids of the stream's unparsable tuples. The recounted source contains these ids,
+    too."""
     if sources is None or sources.ids is None:
         return Recounted(sources, None)
     found = stage_unparsable(staging, scope, stream, sources)
@@ -48,8 +48,8 @@ def recount(staging: Staging, scope: Scope, stream: Stream, sources: Sources | N
 def stream_checks(
     staging: Staging, scope: Scope, stream: Stream, found: Recounted
 ) -> Iterator[Check]:
-    """Yield the checks of a stream. A check is left out if what it needs is missing: staged files,
-    ids, or a source whose tuples can be counted again. found: what was counted there."""
+    """Yield the checks of a stream. A check is left out if its data is missing: staged files, ids,
+    or a source whose tuples can be counted again. found: the result of the recount."""
     if (files := stage_file_audit(staging, scope, stream)) is not None:
         yield source_files(stream, files)
     if found.sources is not None:
@@ -123,8 +123,8 @@ def missing(scope: Scope, stream: Stream, source: sa.Table, unparsable: sa.Table
 
 
 def none_missing(scope: Scope, stream: Stream, absent: sa.Select, lost: int) -> Check:
-    """Return the check that no tuple of the source is missing. absent: see ``missing``; lost: how
-    many of these may be unparsable tuples whose text does not show the id."""
+    """Return the check that no tuple of the source is missing. absent: see ``missing``; lost: the
+    number of missing ids that may belong to unparsable tuples whose text does not show the id."""
     which = f"tuple of the {stream.name} stream" if stream.name else "stream tuple"
     if stream.waiting or lost:
         found = absent.cte("missing")

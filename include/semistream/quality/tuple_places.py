@@ -1,8 +1,8 @@
-"""The files and lines of tuples that are in the warehouse: where in the source they came from.
+"""The files and lines of the source from which tuples in the warehouse came.
 
-A tuple that waited came with an earlier batch than its row was written with, but with none before
-the last moment at which nothing waited. The files of these batches are read again, and searched for
-the tuple's id.
+A tuple that waited came with an earlier batch than the batch that wrote its row, but not with a
+batch before the last moment at which no tuple waited. The files of these batches are read again,
+and searched for the tuple's id.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ LINE = "quality_line"
 
 
 class Places(NamedTuple):
-    """Where tuples came from. files: paths; which: int64[n], the number of the file of each tuple,
-    -1 where it is not known; lines: int64[n], from 1, of a Parquet file the row's number; 0 where
-    it is not known."""
+    """The origins of tuples. files: paths; which: int64[n], the number of the file of each tuple,
+    -1 if unknown; lines: int64[n], from 1, in a Parquet file the row's number, 0 if unknown."""
 
     files: list[str]
     which: np.ndarray
@@ -48,8 +47,8 @@ class Places(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Ids that are looked for. codes: of the ids, int64[n], in order; places: int64[n], the
-    position of each among the ids."""
+    """Ids to look for. codes: int64[n], the codes of the ids in ascending order; places: int64[n],
+    the position of each code's id among the given ids."""
 
     ids: pa.Array
     codes: np.ndarray
@@ -62,7 +61,8 @@ class _Wanted(NamedTuple):
         return cls(ids, found[places], places)
 
     def among(self, texts: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which of the texts are wanted ids, and the positions of these, int64[k] both."""
+        """Return the positions of wanted ids among the texts, and their positions among the given
+        ids, int64[k] both."""
         texts = texts.combine_chunks()
         found, _ = codes([texts], (pa.string(),))
         at = np.minimum(np.searchsorted(self.codes, found), len(self.codes) - 1)
@@ -74,8 +74,9 @@ class _Wanted(NamedTuple):
 
 
 class TuplePlaces:
-    """A search for the places of tuples of an app. schemas: of each stream's tuples, as they were
-    loaded; most_bytes: of files that are read for a stretch; without it any number."""
+    """A search for the origins of an app's tuples. schemas: of each stream's tuples at the time of
+    loading; most_bytes: the largest number of bytes of files that are read for a stretch, by
+    default unlimited."""
 
     def __init__(
         self,
@@ -93,11 +94,12 @@ class TuplePlaces:
         self._ends = np.array([last_load(number, of.last) for of in self._stretches], np.int64)
 
     def find(self, loads: np.ndarray, ids: pa.Array, side: int = 0) -> Places:
-        """Return the places of tuples. Memory grows with the tuples, not with the source.
+        """Return the origins of tuples. Memory grows with the number of tuples, not with the
+        source.
 
-        loads: the load_id of each, int64[n]; ids: its ``stream_id``; side: the number of their
-        stream. Of an id that comes more than once, the first place is returned; of a tuple without
-        an id, the file if there is one only.
+        loads: the load_id of each tuple, int64[n]; ids: the ``stream_id`` of each tuple; side: the
+        number of the tuples' stream. If an id occurs more than once, its first origin is returned.
+        For a tuple without an id, the file is returned if there is only one.
         """
         found = Places([], np.full(len(loads), -1), np.zeros(len(loads), np.int64))
         stretch_of = np.searchsorted(self._ends, loads)
@@ -109,7 +111,8 @@ class TuplePlaces:
     def _find_in(
         self, of: Stretch, side: int, rows: np.ndarray, ids: pa.Array, found: Places
     ) -> None:
-        """Find the places of these rows, whose ids are given, in a stretch's files."""
+        """Find the origins of these rows, whose ids are given, in the files of a stretch of
+        batches."""
         spec, first = self._job.streams[side], len(found.files)
         files = self._files(of, spec, side)
         found.files.extend(file.label for file in files)
@@ -137,8 +140,8 @@ class TuplePlaces:
         found.lines[rows[known]] = line_of[which[known]]
 
     def _files(self, of: Stretch, spec: StreamSpec, side: int) -> list[Recount]:
-        """Return the files of a stretch, to be read again; none if some are not known any more, as
-        a tuple may have come from those."""
+        """Return the files of a stretch of batches, for reading them again. Return none if some
+        files are no longer known, because a tuple may have come from those."""
         c = load_commits.c
         with self._engine.connect() as connection:
             commits = connection.execute(
@@ -170,9 +173,9 @@ class TuplePlaces:
     def _lines(
         self, file: Recount, spec: StreamSpec, side: int, wanted: _Wanted
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield, for the tuples of a file whose ids are wanted, their lines and the positions of
-        their ids in ``wanted``, int64[k] both. Nothing is found in a file that was written since it
-        was loaded, or that cannot be read."""
+        """Yield the lines of a file's tuples whose ids are wanted, and the positions of these ids
+        in ``wanted``, int64[k] both. Nothing is found in a file that was written after it was
+        loaded, or that cannot be read."""
         assert file.located is not None
         stored, ids = stored_schema(self._schemas[side]), list(spec.id)
         kept = pa.schema(

@@ -63,8 +63,8 @@ def stage_unparsable(
 def with_lost(
     staging: Staging, found: Unparsable, missing: sa.Select, stream: Stream
 ) -> Unparsable:
-    """Return the unparsable tuples with the number of missing tuples that may be among those
-    without a known id, and do not only wait."""
+    """Return the unparsable tuples, with the number of missing tuples that may be among those
+    without a known id. Tuples that only wait are not counted as missing."""
     if not found.unknown:
         return found
     lost = max(staging.count(missing.subquery()) - stream.waiting, 0)
@@ -78,8 +78,8 @@ def with_lost(
 
 
 def _pieces(texts: list[str]) -> Iterator[list[str]]:
-    """Yield the texts together, except those with an odd number of quotes, which would swallow the
-    texts after them: these are single."""
+    """Yield the texts in groups. A text with an odd number of quotes is yielded alone, because a
+    reader would take the next texts for a part of it."""
     yield [t for t in texts if t.count('"') % 2 == 0]
     yield from ([t] for t in texts if t.count('"') % 2)
 

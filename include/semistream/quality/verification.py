@@ -77,8 +77,8 @@ SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 class VerificationResult:
     """The result of a verification.
 
-    unseen: what could not be checked, so that the verdict does not cover it; report: the page of
-    this run, or None if nothing was committed since the last one; index: the page of all runs;
+    unseen: descriptions of what could not be checked, which the verdict does not cover; report: the
+    page of this run, None if nothing was committed since the last run; index: the page of all runs;
     proof: what all runs together have proven.
     """
 
@@ -102,8 +102,8 @@ class VerificationResult:
         return [r for r in self.results if r.warned]
 
     def describe(self) -> str:
-        """Describe the result in a few lines for a log or an error message: what failed, its first
-        rows, and what could not be checked."""
+        """Return a description of the result in a few lines, for a log or an error message: the
+        failed checks, their first rows, and what could not be checked."""
         if self.report is None:
             return (
                 f"{self.app}: nothing was committed since the last verification. Complete: "
@@ -131,7 +131,8 @@ def _words(row: Mapping[str, Any]) -> str:
 
 
 class VerificationFailed(SemistreamError):
-    """The error for callers that must fail. Its message names the checks and the rows."""
+    """The error for callers that must fail if a verification fails. Its message names the checks
+    and the rows."""
 
     def __init__(self, result: VerificationResult):
         self.result = result
@@ -153,14 +154,14 @@ def verify(
 ) -> VerificationResult:
     """Check everything that `app` has committed.
 
-    since_last: check only what comes after the part that is already proven; where nothing does, and
-    a tuple is open for longer than the job allows by now, check everything. job: what the app
-    loads; default: the ledger's record; limits: a job whose judged settings replace those of
-    ``job``. reports_dir, reports_kept: where Data Docs are written, and how many to keep;
-    snapshots: where the master data's snapshots are; the environment
-    gives the defaults. sample: how many facts, and how many unmatched tuples, are joined again;
-    they are drawn anew each time unless a seed is given. Raises ConfigError for an app that has
-    loaded nothing. A failed check raises nothing.
+    since_last: whether to check only the part that is not yet proven; if that part is empty, but a
+    tuple has become open for longer than the job allows, everything is checked. job: the app's job,
+    by default the ledger's record; limits: a job whose limits replace those of ``job``.
+    reports_dir, reports_kept: the directory of Data Docs, and how many reports to keep; snapshots:
+    the directory of the master data's snapshots; the environment gives the defaults. sample: the
+    number of facts, and of unmatched tuples, that are joined again; they differ each time unless a
+    seed is given. Raises ConfigError for an app that has loaded nothing. A failed check raises no
+    error.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
     places = Paths.from_environment()
@@ -234,7 +235,7 @@ def verify(
 
 
 def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
-    """Return the job as it was loaded, with the judged settings of another one."""
+    """Return the job as it was loaded, with its limits replaced by those of another job."""
     if limits is None:
         return job
     if type(job) is not type(limits):
@@ -259,13 +260,14 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
 
 
 def _judged(settings: S, limits: S, names: Sequence[str]) -> S:
-    """Return settings with those of ``limits`` that have these names."""
+    """Return a copy of the settings in which the settings with these names are taken from
+    ``limits``."""
     return settings.model_copy(update={name: getattr(limits, name) for name in names})
 
 
 def _changes(engine: sa.Engine, roles: Sequence[Role]) -> dict[str, int]:
-    """Return, by name, how many changes provisioning has counted for each dimension table. A table
-    that provisioning did not make is left out."""
+    """Return, by name, the time of each dimension table's last change, as provisioning recorded it.
+    A table that provisioning did not create is left out."""
     m = masters.c
     with engine.connect() as connection:
         return dict(
@@ -276,8 +278,8 @@ def _changes(engine: sa.Engine, roles: Sequence[Role]) -> dict[str, int]:
 
 
 def _version(snapshots: Path, changes: int | None) -> str | None:
-    """Return the version of the master data that the dimension table has; UNPUBLISHED if it changed
-    and was not published since."""
+    """Return the version of the master data in the dimension table; UNPUBLISHED if the table has
+    changed since the last publication."""
     manifest = read_manifest(snapshots)
     if manifest is None:
         return None
@@ -345,8 +347,8 @@ def _checks(
     seed: int,
 ) -> Iterator[Check]:
     """Yield the checks of the ledger, of the facts, and of each input. sums: the facts' checksums
-    if they are known; damaged: the sink's damaged files, if it has files; size, seed: of the
-    samples."""
+    if they are known; damaged: the sink's damaged files, if it has files; size, seed: size and seed
+    of the samples."""
     checksums = stage_checksums(staging, scope, sums)
     scope = replace(scope, by_id=stage_by_id(staging, scope))
     recent = [c for c in commits if (c.batch, c.drain) > (scope.source_first or START)]
@@ -395,7 +397,7 @@ def _run(
     reports: Path,
     kept: int,
 ) -> tuple[VerificationResult, Scope]:
-    """Run the checks and write the report. loads: all up to the verified ones."""
+    """Run the checks and write the report. loads: all loads up to the verified range."""
     engine = staging.engine
     checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
@@ -433,7 +435,7 @@ def _run(
 def _write_run(
     engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float
 ) -> None:
-    """Write the verification, and what it has found wrong, in one transaction."""
+    """Write the verification and its wrong rows, in one transaction."""
     first = scope.first
     with engine.begin() as connection:
         done = connection.execute(

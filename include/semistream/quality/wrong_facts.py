@@ -1,5 +1,5 @@
-"""The wrong facts of loads, by id: what the warehouse has is compared, by hashes of the rows, with
-what the loads joined again should have written."""
+"""The wrong facts of loads, by id. Hashes of the warehouse's rows are compared with hashes of the
+rows that result from joining the loads again."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ from semistream.warehouse.tables import ROW_KEY, arrow_schema
 
 @dataclass(frozen=True)
 class Hashed:
-    """Rows by their hashes, uint64[n]. at: the key values that find each row, int64[n, 1 or 2]."""
+    """Rows, represented by their hashes, uint64[n]. at: the key values by which each row is found,
+    int64[n, 1 or 2]."""
 
     hashes: np.ndarray
     at: np.ndarray
 
     def without(self, other: Hashed) -> np.ndarray:
-        """Return the numbers, int64[m], of the rows whose hash ``other`` does not have, or has less
-        often: of equal rows the first ones."""
+        """Return the numbers, int64[m], of the rows whose hash occurs in ``other`` less often than
+        here. Of equal rows the first ones are returned."""
         order = np.argsort(self.hashes, kind="stable")
         mine, its = self.hashes[order], np.sort(other.hashes)
         first = np.searchsorted(mine, mine)
@@ -53,7 +54,7 @@ class Hashed:
 
 @dataclass(frozen=True)
 class Row:
-    """A row and its hash. at: the values of the key that finds it."""
+    """A row and its hash. at: the key values by which the row is found."""
 
     at: tuple[int, ...]
     hash: int
@@ -71,7 +72,7 @@ def _hashed(batches: Iterable[pa.RecordBatch], at: Sequence[str]) -> Hashed:
 def compare_facts(
     staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
 ) -> None:
-    """Find the wrong rows of those loads whose facts have another checksum."""
+    """Find the wrong rows of loads whose checksum of facts differs."""
     chosen = [load for load in loads if load.facts is not None]
     if not chosen:
         return
@@ -179,7 +180,7 @@ def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:
 def _paired(
     scope: Scope, now: list[Row], then: list[Row]
 ) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
-    """Pair present rows with expected ones of the same ids. Return (pairs of present and expected
+    """Pair present rows with expected rows of the same ids. Return (pairs of present and expected
     row, surplus present rows, missing expected rows)."""
     by_id: dict[tuple[Any, ...], list[Row]] = {}
     for row in then:
@@ -201,8 +202,8 @@ def _paired(
 def _lacking(
     loads: Sequence[Load], there: Hashed, wrong: np.ndarray, pairs: list[tuple[Row, Row]]
 ) -> dict[int, int]:
-    """Return, by load, by how much the ledger's checksum exceeds that of the load's right rows and
-    corrected rows; only loads where this is not 0."""
+    """Return, by load, the difference between the ledger's checksum and the checksum of the load's
+    correct and corrected rows. Loads without a difference are left out."""
     right = np.ones(len(there.hashes), bool)
     right[wrong] = False
     sums = {
@@ -220,9 +221,9 @@ def _lacking(
 def _missing(
     scope: Scope, lacking: dict[int, int], absent: list[Row]
 ) -> Iterator[tuple[Row, Finding]]:
-    """Yield missing rows with a finding that names their load: the load whose checksum lacks just
-    this row, or the only load that lacks anything. If tuples wait, a row counts as missing only if
-    a checksum lacks it."""
+    """Yield missing rows with a finding that names their load. That is the load whose checksum
+    lacks exactly this row, or the only load that lacks anything. If tuples wait, a row counts as
+    missing only if a checksum lacks it."""
     by_sum = {n: load_id for load_id, n in lacking.items()}
     only = next(iter(lacking)) if len(lacking) == 1 else None
     for row in absent:
@@ -245,8 +246,8 @@ def _missing(
 def missing_unread(
     staging: Staging, scope: Scope, tuples: sa.Table, absent: sa.Select
 ) -> list[Finding]:
-    """Return findings for ids that have not arrived and whose tuples the source does not give
-    completely."""
+    """Return findings for ids that have not arrived, and whose tuples cannot be read completely
+    from the source."""
     lost, t = absent.subquery("lost"), tuples.c
     unread = (
         select(lost)

@@ -1,9 +1,9 @@
-"""The wrong rows, by id, of loads whose checksum is not the ledger's: missing rows, surplus rows,
-and changed rows with the expected value and the one found.
+"""The wrong rows, by id, of loads whose checksum differs from the ledger's: missing rows, surplus
+rows, and changed rows with the expected value and the found one.
 
-The database joins these loads again in staging tables (``joined_again``). The result is compared
-with the warehouse's rows. If the source cannot be read again, only the columns that the join added
-are compared.
+The database joins these loads again in staging tables (``joined_again``), and the result is
+compared with the warehouse's rows. If the source cannot be read again, only the columns that the
+join added are compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from semistream.warehouse.types import LongString
 def find_wrong_rows(
     staging: Staging, scope: Scope, commits: list[sa.Row], checksums: sa.Table, recounted: Recounted
 ) -> WrongRows:
-    """Join the loads whose checksums differ again, and return their wrong rows."""
+    """Return the wrong rows of the loads whose checksums differ, found by joining these loads
+    again."""
     found, loads = WrongRows(), _differing(staging, scope, checksums)
     if loads and not scope.ids:
         found.told.append("Name id columns under stream.id, and what is wrong is told row by row.")
@@ -114,8 +115,8 @@ def stage_wrong_rows(
     staging: Staging, scope: Scope, checksums: sa.Table, found: WrongRows
 ) -> sa.Table:
     """Stage a table of the wrong rows, with the columns number, batch, drain, partition, table,
-    finding, stream_id, column, old and new. A load whose checksum differs, but of which no wrong
-    row was found, has one row for its checksum."""
+    finding, stream_id, column, old and new. If a load's checksum differs, but none of its wrong
+    rows was found, the table has one row for the load."""
     rows = [
         (*_place(f.load_id, f.batch), f.table, f.finding, f.stream_id, f.column, f.old, f.new)
         for f in found.findings
@@ -147,7 +148,7 @@ def stage_wrong_rows(
 
 
 def _place(load: int | None, batch: int | None = None) -> tuple[int | None, ...]:
-    """Return batch, drain and partition of a load, or the batch alone where it is unknown."""
+    """Return batch, drain and partition of a load; only the batch if the load is unknown."""
     return (
         (batch, None, None)
         if load is None

@@ -1,4 +1,4 @@
-"""The wrong rows that loads have in ``unmatched``, by id: compared with the tuples that have no
+"""The wrong rows of loads in ``unmatched``, by id. They are compared with the tuples that have no
 master row when the loads are joined again."""
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ AT_ONCE = 500  # rows looked up at a time
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A tuple that must be in unmatched, and the role in which it has no master row: of several
-    such roles the first one in the order in which they were joined."""
+    """A tuple that must be in unmatched, and the role in which it has no master row. If there are
+    several such roles, this is the first in the order in which they were joined."""
 
     role: Role
     values: dict[str, Any]
@@ -51,7 +51,7 @@ class Unmatched:
 def compare_unmatched(
     staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
 ) -> None:
-    """Find the wrong rows of those loads whose rows in unmatched have another checksum."""
+    """Find the wrong rows of loads whose checksum of rows in unmatched differs."""
     chosen = [load for load in loads if load.kept is not None and not resolving(load.load_id)]
     if not chosen:
         return
@@ -117,9 +117,9 @@ def _orders(staging: Staging, loads: Sequence[Load]) -> dict[int, list[str]]:
 
 
 def _expected(scope: Scope, again: Again) -> sa.Select:
-    """Select stream_id, batch, of each role that rejects tuples whether the tuple has no master
-    row, and stream columns, of the tuples that lack one and are not in unmatched for another
-    reason."""
+    """Select the tuples that lack a master row and are not in unmatched for another reason. The
+    columns are stream_id, batch, for each role that rejects tuples whether the tuple has no master
+    row, and the stream columns."""
     t, tuples = again.tuples.c, again.tuples
     together: sa.FromClause = tuples
     absent: list[sa.ColumnElement[bool]] = []
@@ -145,7 +145,7 @@ def _expected(scope: Scope, again: Again) -> sa.Select:
 
 
 def _known(staging: Staging, again: Again, ids: list[str]) -> set[str]:
-    """Return those of the ids that have no staged tuple but are in the source."""
+    """Return the ids that are in the source but have no staged tuple."""
     assert again.source_ids is not None
     s, t = again.source_ids.c.quality_id, again.tuples.c.quality_id
     return set(staging.scalars(select(s).where(s.in_(ids), s.not_in(select(t).where(t.in_(ids))))))
@@ -162,7 +162,7 @@ def _changes(
     known: set[str],
 ) -> list[Finding]:
     """Return findings for the differences between a row of unmatched and its tuple. was: all tuples
-    with its id; known: ids of the source whose tuples may be incomplete."""
+    with the row's id; known: ids of the source whose tuples may be incomplete."""
     if not was and stream_id in known:
         return []
     if not was:
@@ -188,7 +188,7 @@ def _changes(
 
 
 def _value(value: Any, kind: sa.types.TypeEngine) -> Any:
-    """Convert a value in a tuple's JSON to the value that a column of that type returns."""
+    """Convert a value in a tuple's JSON to the value that a column of this type returns."""
     try:
         return typed(value, kind)
     except (ValueError, ArithmeticError):
