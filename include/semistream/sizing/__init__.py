@@ -1,5 +1,5 @@
-"""The choice of an algorithm and of its sizes: everything that a user left open is decided here, by
-the cost models.
+"""The choice of an algorithm and of its sizes. The cost models decide everything that a user left
+open.
 
 The names listed here are imported on first use.
 """

@@ -39,8 +39,8 @@ class Choice:
 
 
 def known_costs(home: str | Path | None = None) -> Costs:
-    """Return this machine's costs, which `calibrate` stored under `home`; ``TYPICAL`` if it did
-    not."""
+    """Return this machine's costs, which `calibrate` stored under `home`; ``TYPICAL`` if there are
+    none."""
     path = Path(home) / COSTS_FILE if home is not None else None
     return Costs.load(path) if path is not None and path.exists() else TYPICAL
 
@@ -56,15 +56,15 @@ def choose(
     tuples: float = math.inf,
     demand: Demand | None = None,
 ) -> Choice:
-    """Return the algorithm and parameters with the highest predicted rate, and the reason. Of
-    algorithms with about equal rates the one that reaches its rate soonest is chosen. demand: a
-    bound on waiting, to be kept up to the highest rate; of the algorithms that do so, the one with
-    the least work at the demand's rate is chosen, if that is known.
+    """Return the algorithm and parameters with the highest predicted rate, and the reason. Among
+    algorithms with about equal rates, the one that reaches its rate soonest is chosen. demand: a
+    bound on waiting, to be kept up to the highest rate. If the demand has a rate, the algorithm
+    that needs the least work at that rate is chosen among those that keep the bound.
 
-    sample: stream tuples; some 100,000 of the first micro-batches are enough. tuples: the stream's
-    tuples in this run, if known; otherwise the rate is that of the steady state. If M is too small
-    for every proposal of the models, ``SMALLEST`` is chosen. Raises NotEnoughMemory if M is too
-    small for that too.
+    sample: stream tuples; some 100,000 of the first micro-batches are enough. tuples: the number of
+    the stream's tuples in this run, if known; otherwise the rate is that of the steady state. If M
+    is too small for every proposal of the models, ``SMALLEST`` is chosen. Raises NotEnoughMemory if
+    M is too small for that too.
     """
     work = describe(
         join_spec("", memory, sample.schema, master, on, columns), sample, stream_tuples=tuples
@@ -140,8 +140,8 @@ def _reason(
     what: str,
 ) -> str:
     """Return the models' prediction for this run as one line. Rates are included if the run's
-    length is known and the costs are this machine's. what: what the algorithm was chosen for, if
-    not its rate."""
+    length is known and the costs were measured on this machine. what: the reason for which the
+    algorithm was chosen, if not its rate."""
     others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
     rates = bounded and bool(costs.measured)
     summary = (

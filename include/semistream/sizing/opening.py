@@ -1,5 +1,5 @@
-"""The opening of an operator. Sizes that were left open (0 in its parameters) are chosen by its
-cost model."""
+"""The opening of an operator. The cost model chooses sizes that were left open (0 in the
+parameters)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def open_join(
 ) -> SemiStreamJoin:
     """Open a join operator of the named algorithm, which holds at most ``memory`` bytes.
 
-    The other arguments are those of ``join_spec``. parameters: the algorithm's. A size that is 0 or
-    missing is chosen for the highest rate by the algorithm's cost model, with keys as in a sample
-    of the stream (without a sample, by Zipf's law) and for `tuples` tuples of the stream. If the
-    operator does not fit M with it, smaller sizes are tried. Raises ConfigError for arguments that
-    cannot work, and NotEnoughMemory with an amount that suffices; no stream needs more later.
+    The other arguments are those of ``join_spec``. parameters: the algorithm's parameters. The
+    algorithm's cost model chooses a size that is 0 or missing, for the highest rate with the keys
+    of a sample of the stream (without a sample, by Zipf's law) and for `tuples` tuples of the
+    stream. If the operator does not fit M with this size, smaller sizes are tried. Raises
+    ConfigError for arguments that cannot work, and NotEnoughMemory with an amount that suffices for
+    any stream.
     """
     entry = find_algorithm(algorithm)
     given = entry.parameters.load(parameters or {})
@@ -66,7 +67,7 @@ def open_join(
 
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
-    """Return the names of the sizes that are to be chosen."""
+    """Return the names of the sizes that are still to be chosen."""
     sizes = MODELS[entry.name].sizes if entry.name in MODELS else {}
     return [
         n for n in sizes if getattr(parameters, n) == entry.parameters.model_fields[n].default == 0
@@ -74,7 +75,7 @@ def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
 
 
 def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
-    """Return the names of the parameters that the cost model chooses beside the sizes, given a
+    """Return the names of the parameters, other than sizes, that the cost model chooses from a
     sample."""
     choices = MODELS[entry.name].chooses if entry.name in MODELS else ()
     return [n for n in choices if not getattr(parameters, n)]
@@ -89,8 +90,9 @@ def _from_best_to_smallest(
     sample: pa.RecordBatch | None,
     tuples: float,
 ) -> Iterator[Settings]:
-    """Yield the requested settings with values for the open sizes: the model's best, with its other
-    choices; then halves of them; and the smallest possible ones."""
+    """Yield the requested settings with values for the open sizes: first the model's best values
+    and its other choices, then half of these sizes and so on, and at last the smallest possible
+    sizes."""
     chosen = open_choices(entry, given) if sample else []
     if still_open or chosen:
         fixed = {n: getattr(given, n) for n in MODELS[entry.name].sizes if n not in still_open}
@@ -112,8 +114,8 @@ def _from_best_to_smallest(
 
 
 def _smallest(spec: JoinSpec, given: Settings, still_open: list[str]) -> Iterator[Settings]:
-    """Yield the requested settings with the smallest caches and each size of disk buffer, as more
-    partitions may need more memory than larger ones."""
+    """Yield the requested settings with the smallest caches and each possible size of the disk
+    buffer, because many small partitions may need more memory than a few large ones."""
     sizes = dict.fromkeys(still_open, 1)
     tuples, page = spec.master.tuple_count, spec.master.with_partition(1).partition_tuples
     while "disk_tuples" in sizes and tuples > page:
@@ -123,8 +125,8 @@ def _smallest(spec: JoinSpec, given: Settings, still_open: list[str]) -> Iterato
 
 
 def _least_memory(entry: Algorithm, spec: JoinSpec, given: Settings, still_open: list[str]) -> int:
-    """Return the smallest M with which the operator can be opened, to a thousandth. It is found by
-    opening the operator."""
+    """Return the smallest M with which the operator can be opened, exact to a thousandth. The
+    function searches for it by opening the operator."""
 
     def opens(memory: int) -> bool:
         return any(

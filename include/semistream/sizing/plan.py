@@ -1,4 +1,4 @@
-"""The plan of a load: the joins that each task carries its part of a micro-batch through."""
+"""The plan of a load: the joins through which each task passes its part of a micro-batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JoinPlan:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """Restore a plan. Values that the class does not have are ignored."""
+        """Restore a plan. Values that the class does not know are ignored."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         return cls(**{**known, "on": tuple((a, b) for a, b in values["on"])})
 
@@ -51,12 +51,12 @@ class JoinPlan:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the plan is as it is; some may be empty."""
+        """The reasons for the plan's choices; some may be empty."""
         return (self.reason,)
 
     @property
     def places(self) -> bool:
-        """Whether a tuple's key in this join says which partition gets the tuple."""
+        """Whether a tuple's key in this join decides which partition gets the tuple."""
         return True
 
     @property
@@ -65,7 +65,7 @@ class JoinPlan:
         return False
 
     def asked(self) -> Self:
-        """Return the plan as the user gave it, without the choices made from a sample."""
+        """Return the user's original plan, without the choices made from a sample."""
         return self
 
     def choose(
@@ -76,22 +76,23 @@ class JoinPlan:
         history: SkimmedSketch | None = None,
         demand: Demand | None = None,
     ) -> Self:
-        """Return the plan with what the user left open, chosen for a sample of the stream. former:
-        the plan in use; history: a sketch of the keys of earlier loads; demand: a bound on waiting.
-        """
+        """Return the plan with everything that the user left open chosen for a sample of the
+        stream. former: the plan in use; history: a sketch of the keys of earlier loads; demand: a
+        bound on waiting."""
         return self
 
     def joined(self, sample: pa.RecordBatch) -> pa.RecordBatch:
-        """Return tuples with the columns that the join adds, as nulls: a sample of the next join's
-        stream."""
+        """Return tuples with the columns that the join adds, filled with nulls: a sample of the
+        next join's stream."""
         raise NotImplementedError
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
-        """Return the placement of a stream's tuples on the partitions."""
+        """Return the assignment of a stream's tuples to the partitions."""
         raise NotImplementedError
 
     def not_enough(self, error: NotEnoughMemory) -> NotEnoughMemory:
-        """Return the refusal of one partition's operator in terms of the M of all partitions."""
+        """Return an error with the M of all partitions, for an error about the M of one partition's
+        operator."""
         each = f"{self.algorithm}, {error.least:,} for each of {self.partitions} partitions"
         if self.share > 1:
             each += f" and {self.share} dimensions"
@@ -110,11 +111,11 @@ J = TypeVar("J", bound=JoinPlan)
 
 @dataclass(frozen=True)
 class Plan(Generic[J]):
-    """The settings that all partitions of a micro-batch share. A micro-batch that was begun with a
-    plan is finished with it.
+    """The settings that all partitions of a micro-batch share. A micro-batch that has begun with a
+    plan is always finished with it.
 
-    joins: one a role of the job, in the order of execution, before that is chosen in the order of
-    the job; or the one of two streams.
+    joins: one for each role of the job, in the order of execution, or in the job's order before the
+    order is chosen; a single join for two streams.
     """
 
     joins: tuple[J, ...]
@@ -131,7 +132,7 @@ class Plan(Generic[J]):
 
     @property
     def memory(self) -> int:
-        """Bytes of one partition, of all joins."""
+        """The bytes of one partition for all joins together."""
         return sum(join.memory for join in self.joins)
 
     @property
@@ -140,7 +141,7 @@ class Plan(Generic[J]):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of the join; those of several as ROLE.NAME."""
+        """The parameters of the join. If there are several joins, the names are ROLE.NAME."""
         several = len(self.joins) > 1
         return {
             f"{join.label}.{name}" if several else name: value
@@ -163,7 +164,7 @@ class Plan(Generic[J]):
         return any(join.open_questions for join in self.joins)
 
     def asked(self) -> Plan[J]:
-        """Return the plan as the user gave it, without the choices made from a sample."""
+        """Return the user's original plan, without the choices made from a sample."""
         asked = (join.asked() for join in self.joins)
         return Plan(tuple(sorted(asked, key=lambda join: join.number)))
 
@@ -175,8 +176,8 @@ class Plan(Generic[J]):
         history: SkimmedSketch | None = None,
         demand: Demand | None = None,
     ) -> Plan[J]:
-        """Return the plan with each join as ``JoinPlan.choose`` gives it. A join's stream is what
-        the join before it has let pass."""
+        """Return the plan with the choices of ``JoinPlan.choose`` for each join. The stream of a
+        join consists of the tuples that the previous join passes on."""
         before = {join.label: join for join in former.joins} if former is not None else {}
         chosen: list[J] = []
         for join in self.joins:
@@ -187,9 +188,9 @@ class Plan(Generic[J]):
 
     @property
     def placing(self) -> int:
-        """The number of the join that says which partition gets a tuple."""
+        """The number of the join whose key decides which partition gets a tuple."""
         return next(i for i, join in enumerate(self.joins) if join.places)
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
-        """Return the placement of a stream's tuples on the partitions."""
+        """Return the assignment of a stream's tuples to the partitions."""
         return self.joins[self.placing].placement(streams, side)

@@ -1,5 +1,5 @@
 """The plan of P operators that join a stream with a dimension: the algorithm, its parameters, and
-each operator's buckets of R. Settings that the user left open are chosen by a sample of the
+each operator's buckets of R. Settings that the user left open are chosen from a sample of the
 stream."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RolePlan(JoinPlan):
 
     @property
     def fact_key(self) -> str:
-        """The output's column with the surrogate key."""
+        """The output column with the surrogate key."""
         return surrogate_key(self.role)
 
     @property
@@ -97,7 +97,7 @@ class RolePlan(JoinPlan):
 
     @property
     def whole(self) -> bool:
-        """Whether the cost models have chosen to hold R whole."""
+        """Whether the cost models have chosen to hold R whole in memory."""
         return self.algorithm == HASH_JOIN.name and self.auto
 
     @property
@@ -105,7 +105,8 @@ class RolePlan(JoinPlan):
         return RoleKind(self.role, self.join_type == "inner", self.many)
 
     def relation(self, partition: int) -> SnapshotRelation:
-        """Return the buckets of R that the operator of this partition joins with."""
+        """Return the part of R, some of its buckets, with which the operator of this partition
+        joins."""
         owners = self._owners(Manifest.read(Path(self.snapshot)))
         return SnapshotRelation(
             self.snapshot,
@@ -119,8 +120,8 @@ class RolePlan(JoinPlan):
         costs: Costs = TYPICAL,
         sample: pa.RecordBatch | None = None,
     ) -> SemiStreamJoin:
-        """Open the operator of one partition. Sizes that are open are chosen for a sample. Raises
-        ConfigError if it cannot be opened; NotEnoughMemory names the M of all partitions
+        """Open the operator of one partition. Open sizes are chosen for a sample. Raises
+        ConfigError if the operator cannot be opened; NotEnoughMemory names the M of all partitions
         together."""
         relation = self.relation(partition)
         try:
@@ -167,7 +168,7 @@ class RolePlan(JoinPlan):
     @property
     def open_questions(self) -> bool:
         """Whether a sample of the stream is needed. An algorithm or sizes that the user left open
-        are chosen anew in each run."""
+        are chosen again in each run."""
         return (
             self.auto
             or self.share > 1  # how M is split
@@ -176,14 +177,15 @@ class RolePlan(JoinPlan):
         )
 
     def _left_open(self, of: Callable[[Algorithm, Settings], list[str]]) -> list[str]:
-        """Return the algorithm's sizes, or its other choices, that the user left open."""
+        """Return the names of parameters that the user left open. of: a function that returns the
+        algorithm's open sizes, or its other open choices."""
         if self.algorithm == AUTO:
             return []
         entry = find_algorithm(self.algorithm)
         return of(entry, entry.parameters.load(self.parameters))
 
     def asked(self) -> Self:
-        """Return the plan as the user gave it, without the choices made from a sample."""
+        """Return the user's original plan, without the choices made from a sample."""
         given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
         asked = replace(
             self,
@@ -205,12 +207,12 @@ class RolePlan(JoinPlan):
         demand: Demand | None = None,
     ) -> Self:
         """Return the plan with an owner for each bucket of R. If the user left algorithm or sizes
-        open, they are those that the cost models find best for a sample of the stream.
+        open, the plan gets those that the cost models find best for a sample of the stream.
 
-        They are chosen for the slowest partition, since the others wait for it. If M is too small
+        They are chosen for the slowest partition, because the others wait for it. If M is too small
         for the choice in some partition, the plan gives up the chosen sizes, then the chosen
-        algorithm, then the owners. former, history: see ``balance``; demand: see ``choose``, of all
-        partitions. Raises NotEnoughMemory if M is too small for every algorithm.
+        algorithm, then the owners. former, history: see ``balance``; demand: see ``choose``, for
+        all partitions together. Raises NotEnoughMemory if M is too small for every algorithm.
         """
         balanced = self.balance(sample, former, history)
         plans = [balanced, replace(balanced, owners=self.owners)]
@@ -233,8 +235,8 @@ class RolePlan(JoinPlan):
 
     def _sized(self, sample: pa.RecordBatch, costs: Costs) -> Self:
         """Return the plan with the open sizes that are best in the slowest partition. If M is too
-        small for them in another partition, they stay open, and each operator finds its own. Raises
-        ConfigError if an operator cannot be opened."""
+        small for them in another partition, they stay open, and each operator chooses sizes for its
+        partition. Raises ConfigError if an operator cannot be opened."""
         if still_open := self._left_open(open_sizes):
             with suppress(NotEnoughMemory):
                 slowest, tuples = self.slowest(sample)
@@ -325,8 +327,8 @@ class RolePlan(JoinPlan):
         """Return the partition with the most distinct keys in the sample, and its tuples of the
         sample.
 
-        Distinct keys are counted and not tuples, as tuples of a frequent key are joined through the
-        cache.
+        Distinct keys are counted instead of tuples, because tuples of a frequent key are joined
+        through the cache.
         """
         placement = self.placement((sample.schema,))
         codes, valid = placement.keys.stream_codes(sample)
@@ -361,9 +363,10 @@ def open_star(
     costs: Costs = TYPICAL,
     members: Callable[[RolePlan, str], Inferring] | None = None,
 ) -> Star:
-    """Open the operators of one partition, each with the output of the one before as its stream.
-    joins: in the order of execution; members: opens the inferred members of a role's dimension,
-    given its plan and the dimension. Raises ConfigError if they cannot be opened."""
+    """Open the operators of one partition. The stream of each operator is the output of the
+    previous one. joins: in the order of execution; members: a function that opens the inferred
+    members of a role's dimension, given the role's plan and the dimension. Raises ConfigError if
+    they cannot be opened."""
     opened: list[RoleJoin] = []
     for plan in joins:
         join = plan.open(opened[-1].join.output_schema if opened else stream, partition, costs)
@@ -374,8 +377,8 @@ def open_star(
 
 
 def _expected(history: SkimmedSketch, placement: Placement) -> np.ndarray:
-    """Return how many of HISTORY tuples go to each bucket, int[buckets]: the tuples of frequent
-    keys to their buckets, the others evenly."""
+    """Return the expected number of tuples in each bucket, of HISTORY tuples in total,
+    int[buckets]. Tuples of frequent keys go to their buckets, the others evenly to all buckets."""
     dense, count = history.skim(), len(placement.owners)
     of = buckets(dense.codes, placement.keys.exact, count)
     frequent = np.bincount(of, dense.frequencies, minlength=count)

@@ -1,8 +1,8 @@
-"""The predicted service rate of more operators, by the cost models.
+"""The predicted service rate of several operators, by the cost models.
 
 Each of P operators has the P-th part of M. It joins the buckets of R that it owns with the stream
 tuples of these buckets. Buckets are assigned so that the operators have about equally many stream
-tuples; the tuples of a bucket that has more than its share go to all operators in turn. All
+tuples. If a bucket has more tuples than an operator's share, they go to all operators in turn. All
 operators wait for the slowest.
 """
 
@@ -22,8 +22,8 @@ from semistream.sizing.sizing_input import SizingInput
 
 @dataclass(frozen=True)
 class Scaled:
-    """The prediction for P operators. rate: stream tuples/s of all together, without Spark's own
-    time; sizes in bytes."""
+    """The prediction for P operators. rate: stream tuples/s of all operators together, without the
+    overhead of Spark; sizes in bytes."""
 
     memory: int  # M, in all
     operators: int  # P
@@ -45,7 +45,7 @@ def scale_out(
     algorithms: Sequence[str],
     costs: Costs,
 ) -> list[Scaled]:
-    """Return the fastest plan for each M and number of operators with which some algorithm fits.
+    """Return the fastest plan for each M and number of operators for which some algorithm fits.
     Raises ConfigError for more operators than R has buckets."""
     found, budgets, most = [], list(budgets), case.relation.manifest.bucket_count
     for count in sorted(set(operators)):

@@ -1,5 +1,5 @@
-"""The best sizes of one algorithm, and the best algorithm, by the cost models: a bounded
-optimisation over the sizes' logarithms."""
+"""The best sizes of one algorithm, and the best algorithm, by the cost models. The method is a
+bounded optimisation over the logarithms of the sizes."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def predict(
 
 
 def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: float) -> Prediction:
-    """Return the prediction with the sizes of the highest rate. Given sizes are kept. Raises
-    ConfigError when none fits M."""
+    """Return the prediction with the sizes that give the highest rate. Given sizes are kept. Raises
+    ConfigError when no sizes fit into M."""
     kinds = MODELS[algorithm].sizes if algorithm in MODELS else {}
     names = [n for n in kinds if n not in given]
     limits = [tuple(map(math.log, kinds[n].bounds(work, memory))) for n in names]
@@ -85,8 +85,9 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
 def _largest_disk_buffer(
     found: Prediction, work: Workload, memory: float, costs: Costs
 ) -> Prediction:
-    """Return the same rate with the largest disk buffer beside which H_R still holds all values
-    that come. A large disk buffer makes the first pass over R fast, and nothing slower."""
+    """Return a prediction of the same rate with the largest disk buffer that leaves H_R room for
+    all occurring values. A large disk buffer makes the first pass over R faster, and nothing
+    slower."""
     smallest, size = MODELS[found.algorithm].sizes["disk_tuples"].bounds(work, memory)
     while size > smallest:
         wider = predict(
@@ -121,8 +122,8 @@ def tune_all(
 
 
 def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
-    """Return the candidate with the highest predicted rate. Of candidates with about equal rates,
-    prefer one that reaches its rate soon."""
+    """Return the candidate with the highest predicted rate. Among candidates with about equal
+    rates, one that reaches its rate soon is preferred."""
     best = max(candidates, key=rate)
     warm = max(
         (c for c in candidates if REGISTRY[c.algorithm].warms_up_fast), key=rate, default=best
@@ -138,8 +139,8 @@ def format_sizes(parameters: Mapping[str, Any]) -> str:
 def _minimum(
     cost: Callable[[tuple[float, ...]], float], limits: list[tuple[float, ...]]
 ) -> tuple[float, ...]:
-    """Return the point of least cost. The search starts at the best point of a coarse grid, and
-    goes to the best neighbour at a distance that is halved when no neighbour is better."""
+    """Return the point of lowest cost. The search starts at the best point of a coarse grid. It
+    moves to the best neighbour at a distance that is halved when no neighbour is better."""
     cost = functools.cache(cost)
     points = ALONE if len(limits) == 1 else TOGETHER
     axes = [np.linspace(low, high, points).tolist() for low, high in limits]
@@ -174,7 +175,8 @@ def _rounded(
     sizes: dict[str, float],
     given: dict[str, float],
 ) -> Prediction:
-    """Return the best of the neighbouring sizes that are possible: whole pages, whole tuples."""
+    """Return the prediction with the best possible sizes near the given ones: whole pages, whole
+    tuples."""
     kinds = MODELS[algorithm].sizes
     options = [kinds[name].near(size, work, memory) for name, size in sizes.items()]
     found = [

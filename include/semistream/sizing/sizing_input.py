@@ -22,8 +22,8 @@ from semistream.sizing.workload import describe
 class SizingInput:
     """The input of a choice of sizes for the join with one role of a job.
 
-    job: its stream is not read, only the sample; snapshot: directory of the master's version;
-    partitions: P, the number of operators; role_name: of the role, "" for the first.
+    job: the job, whose stream is not read; snapshot: directory of the master's version; partitions:
+    P, the number of operators; role_name: the role's name, "" for the first role.
     """
 
     job: Job
@@ -37,8 +37,8 @@ class SizingInput:
         return self.job.role(self.role_name)
 
     def plan(self, memory: int) -> RolePlan:
-        """Return the plan of a load with M bytes for all operators together, and with an open
-        algorithm."""
+        """Return the plan of a load in which all operators together have M bytes, and the algorithm
+        is open."""
         role = self.role
         return RolePlan(
             AUTO,
@@ -63,7 +63,7 @@ class SizingInput:
 
     @property
     def tuples(self) -> pa.RecordBatch:
-        """The sample's tuples of the slowest partition, for which the others wait."""
+        """The tuples of the sample that go to the slowest partition, for which the others wait."""
         return self._slowest[1]
 
     @property

@@ -1,13 +1,14 @@
-"""The sizes of a star: which roles hold R whole, the order of execution, and the split of M.
+"""The sizes of a star: which roles hold R whole in memory, the order of execution, and the split of
+M.
 
-Roles whose R is held whole come last, as no tuple waits there. Of the others, those that add the
-narrowest columns come first, so that little is carried while tuples wait. For a split of M, the
-cost of the chain is the sum over the roles of
+Roles whose R is held whole come last, because no tuple waits there. Among the others, roles that
+add the narrowest columns come first, so that tuples are small while they wait. For a split of M,
+the cost of the chain is the sum over the roles of
 
     (tuples that reach the role, of each stream tuple) / (service rate of its join with its share)
 
-and its rate is the reciprocal. The split of least cost is found by dynamic programming over
-multiples of M / PARTS, for each choice of the roles held whole; the service rates are those of the
+and its rate is the reciprocal. The split with the lowest cost is found by dynamic programming over
+multiples of M / PARTS, for each choice of the roles held whole. The service rates are those of the
 cost models (`sizing/search.py`).
 """
 
@@ -62,7 +63,7 @@ class StarRole:
 
 @dataclass(frozen=True)
 class RoleShare:
-    """A role's part of M, in bytes. whole: R is held whole, by the hash join."""
+    """A role's part of M, in bytes. whole: whether R is held whole in memory, by the hash join."""
 
     role: str
     memory: int
@@ -71,7 +72,8 @@ class RoleShare:
 
 @dataclass(frozen=True)
 class StarSizes:
-    """The sizes of a star. shares: in the order of execution; reason: one line."""
+    """The sizes of a star. shares: the roles' parts of M in the order of execution; reason: an
+    explanation in one line."""
 
     shares: tuple[RoleShare, ...]
     reason: str = ""
@@ -91,10 +93,11 @@ def size_star(
 ) -> StarSizes:
     """Return the sizes of a star in `memory` bytes.
 
-    sample: stream tuples; tuples: of the stream in this run, if known; algorithm: of roles that are
-    not held whole; if it is named, none is, but by the hash join; sharers: operators of this
-    machine, each with so much memory, that share an R held whole; waiting: roles that are not to be
-    held whole; former: the shares in use, kept unless others make the chain faster by GAIN.
+    sample: stream tuples; tuples: the number of the stream's tuples in this run, if known;
+    algorithm: the algorithm of roles that are not held whole; unless it is auto, only the hash join
+    holds R whole; sharers: operators of this machine that share an R held whole; each operator has
+    `memory` bytes; waiting: roles that must not be held whole; former: the shares in use, which are
+    kept unless others make the chain faster by GAIN.
     """
     chain = _Chain(roles, sample.slice(0, SAMPLED), memory, costs, algorithm, tuples, sharers)
     if algorithm not in (AUTO, HASH_JOIN.name):
@@ -138,8 +141,8 @@ def size_star(
 def widened(
     sample: pa.RecordBatch, master: MasterRelation, columns: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """Return stream tuples with the columns that a join adds, of some tuples of R: a sample of the
-    next join's stream."""
+    """Return stream tuples with the columns that a join adds, filled from some tuples of R: a
+    sample of the next join's stream."""
     fields = [master.schema.field(c).with_name(name) for c, name in columns.items()]
     schema = pa.schema([*sample.schema, *fields])
     rows = master.read(0, list(columns)) if columns and master.tuple_count else None
@@ -152,8 +155,8 @@ def widened(
 
 
 class _Member:
-    """A role in the chain. carried: a sample of its join's stream, tuples like the stream's with
-    the columns of the roles before it."""
+    """A role in the chain. carried: a sample of its join's stream, which are stream tuples with the
+    columns of the previous roles."""
 
     def __init__(self, role: StarRole, carried: pa.RecordBatch, chain: _Chain):
         self.role, self.carried, self.chain = role, carried, chain
@@ -161,7 +164,7 @@ class _Member:
 
     @cached_property
     def whole(self) -> int:
-        """The bytes of each operator for an R held whole."""
+        """The bytes that each operator needs for its share of an R held whole."""
         arrays = len(self.spec.fetched) + 3
         return math.ceil(
             (WHOLE_SLACK * whole_bytes(self.spec) + arrays * HEAD) / self.chain.sharers
@@ -173,7 +176,7 @@ class _Member:
 
     @cached_property
     def passed(self) -> float:
-        """The tuples that go on to the next join, of each tuple that comes."""
+        """The average number of tuples that go on to the next join for each incoming tuple."""
         if self.role.join_type == "left" and not self.role.many:
             return 1.0
         keys = [self.carried.column(c) for c in self.spec.keys.stream]
@@ -186,13 +189,14 @@ class _Member:
 
     @cached_property
     def in_memory(self) -> float:
-        """Seconds of a tuple in the hash join: of one that an H_R with all of R answers."""
+        """The seconds per tuple in the hash join, which equal those of a tuple in an H_R with all
+        of R."""
         s = self.work.symbols(self.chain.costs, 1, 1, self.work.master_tuples)
         return s.c_r + s.c_n + s.c_s
 
     @cached_property
     def _levels(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logarithms of sizes of memory, and of the seconds of a tuple with each of them."""
+        """The logarithms of some sizes of memory, and of the seconds per tuple with each size."""
         memory = np.geomspace(LEAST_SHARE, 1.0, LEVELS) * self.chain.memory
         return np.log(memory), np.log([self._tuned(m) for m in memory])
 
@@ -206,7 +210,8 @@ class _Member:
         return math.inf
 
     def seconds(self, memory: np.ndarray) -> np.ndarray:
-        """Return the predicted seconds of a tuple in a join with so many bytes, float64[n]."""
+        """Return the predicted seconds per tuple in a join with these sizes of memory, float64[n].
+        memory: bytes, float64[n]."""
         levels, seconds = self._levels
         fits = np.isfinite(seconds)
         if not fits.any():
@@ -216,7 +221,7 @@ class _Member:
 
 
 def _spec(role: StarRole, stream: pa.RecordBatch) -> JoinSpec:
-    """Return the specification of a role's join. Raises ConfigError, with the role's name, for
+    """Return the specification of a role's join. Raises ConfigError that names the role, for
     settings that cannot work."""
     try:
         return join_spec(
@@ -228,8 +233,8 @@ def _spec(role: StarRole, stream: pa.RecordBatch) -> JoinSpec:
 
 
 class _Chain:
-    """The roles of a star, and what is known of its cost. members: by name, in the order of the
-    payload's width."""
+    """The roles of a star, and the data for computing its cost. members: the roles by name, in the
+    order of the payload's width."""
 
     def __init__(
         self,
@@ -249,9 +254,9 @@ class _Chain:
             sample = widened(sample, role.master, role.columns)
 
     def order(self, whole: Collection[str] = ()) -> list[str]:
-        """Return the names of the roles in the order of execution: those that let tuples wait,
-        then those held whole, an inner one before others so that tuples leave early. Roles with
-        many are last, as ``joins.star`` needs it."""
+        """Return the names of the roles in the order of execution. Roles that let tuples wait come
+        first. Roles held whole follow, inner ones before others, so that tuples leave early. Roles
+        with ``many`` come last, as ``joins.star`` requires."""
 
         def place(name: str) -> tuple[bool, bool, bool, bool]:
             role = self.members[name].role
@@ -261,8 +266,8 @@ class _Chain:
         return sorted(self.members, key=place)
 
     def choices(self, waiting: Collection[str]) -> Iterator[frozenset[str]]:
-        """Yield the sets of roles that can be held whole within M, none included. If there are too
-        many, those with the smallest R."""
+        """Yield the sets of roles that can be held whole within M, including the empty set. If
+        there are too many sets, only roles with the smallest R are considered."""
         names = [
             name
             for name, member in self.members.items()
@@ -281,7 +286,7 @@ class _Chain:
                 yield frozenset(some)
 
     def even(self) -> tuple[RoleShare, ...]:
-        """Return the shares of an even split in which nothing is held whole."""
+        """Return the shares of an even split in which no role is held whole."""
         each = self.memory // len(self.members)
         return tuple(RoleShare(name, each) for name in self.order())
 
@@ -296,8 +301,8 @@ class _Chain:
         )
 
     def split(self, whole: Collection[str]) -> tuple[RoleShare, ...] | None:
-        """Return the shares of least cost with these roles held whole, and others not; None if M is
-        too small for them."""
+        """Return the shares with the lowest cost if exactly these roles are held whole; None if M
+        is too small."""
         order = self.order(whole)
         free = self.memory - sum(self.members[name].whole for name in whole)
         waits = [name for name in order if name not in whole]
@@ -343,7 +348,7 @@ class _Chain:
         return total
 
     def _reached(self, order: Sequence[str]) -> dict[str, float]:
-        """Return the tuples that reach each role, of each stream tuple."""
+        """Return the average number of tuples that reach each role, for each stream tuple."""
         reached, now = {}, 1.0
         for name in order:
             reached[name] = now
@@ -351,7 +356,7 @@ class _Chain:
         return reached
 
     def fits(self, shares: Sequence[RoleShare]) -> bool:
-        """Return whether shares are of these roles, and within M."""
+        """Return whether shares belong to these roles, and are within M."""
         return (
             {share.role for share in shares} == set(self.members)
             and sum(share.memory for share in shares) <= self.memory

@@ -1,5 +1,5 @@
 """The sizes of a star in a load: how M, the order of execution and the roles held whole change a
-plan. What the user gave can be restored from it."""
+plan. The user's original settings can be restored from the changed plan."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def size_plan(
     *,
     one_machine: bool = False,
 ) -> Plan[RolePlan]:
-    """Return the plan of a star with the sizes of ``size_star``, and a plan of one role as it is.
+    """Return the plan of a star with the sizes of ``size_star``. A plan with a single role is
+    returned unchanged.
 
-    sample: stream tuples; those of the slowest partition count. former: the plan in use; history:
-    see ``RolePlan.balance``; one_machine: whether all operators run on one machine, and so share
-    what is held whole. Elsewhere each counts all of it, as machines may have one operator each.
+    sample: stream tuples, of which those of the slowest partition count. former: the plan in use;
+    history: see ``RolePlan.balance``; one_machine: whether all operators run on one machine, and so
+    share an R held whole. Otherwise the memory of each operator includes all of it, because each
+    operator may be on a different machine.
     """
     if len(asked.joins) == 1:
         return asked
@@ -90,7 +92,7 @@ def _sized(join: RolePlan, share: RoleShare, sharers: int, reason: str) -> RoleP
 
 
 def _shares(plan: Plan[RolePlan] | None) -> list[RoleShare]:
-    """Return the shares of a plan that was sized; none of another one."""
+    """Return the shares of a plan with sizes; an empty list for a plan without sizes."""
     if plan is None or not all(join.even for join in plan.joins):
         return []
     return [RoleShare(join.role, join.memory, join.whole) for join in plan.joins]

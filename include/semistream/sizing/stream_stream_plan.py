@@ -1,4 +1,4 @@
-"""The plan of P operators that join two streams, and the assignment of tuples to them."""
+"""The plan of P operators that join two streams, and the assignment of tuples to the operators."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class StreamStreamPlan(JoinPlan):
         )
 
     def open(self, streams: tuple[pa.Schema, ...]) -> StreamStreamJoin:
-        """Open the operator of one partition. Raises ConfigError for settings that cannot work, in
-        terms of the M of all partitions."""
+        """Open the operator of one partition. Raises ConfigError for settings that cannot work; it
+        names the M of all partitions together."""
         from semistream.stream_joins import open_stream_join
 
         streams = self.tuples(streams)

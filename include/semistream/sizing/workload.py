@@ -33,9 +33,9 @@ def describe(
 ) -> Workload:
     """Return a workload with the bytes that tuples like the sample's take in the operators.
 
-    frequencies: of the keys; by default the sample's, or, without a sample or with an empty one,
-    those of Zipf's law with exponent 1, which the papers assume. stream_tuples: the stream's tuples
-    in this run, if known.
+    frequencies: frequencies of the keys; by default those of the sample. Without a sample or with
+    an empty one, they follow Zipf's law with exponent 1, which the papers assume. stream_tuples:
+    the number of the stream's tuples in this run, if known.
     """
     tuples = _in_stored_types(spec, sample) if sample else None
     layout, master = StreamLayout.of(spec), spec.master
@@ -70,7 +70,7 @@ def _in_stored_types(spec: JoinSpec, sample: pa.RecordBatch) -> pa.RecordBatch:
 def observe(
     spec: JoinSpec, sample: pa.RecordBatch | None, found: LookUp | None = None
 ) -> Frequencies:
-    """Return the stream's frequencies as observed in a sample, in the place of Zipf's law."""
+    """Return the stream's frequencies as observed in a sample, for use instead of Zipf's law."""
     found = found or _look_up(spec, sample)
     different = max(int(spec.master.tuple_count / found.fan_out), 1)
     if sample is None:
@@ -94,8 +94,8 @@ def observe(
 
 def _richness(counts: np.ndarray) -> int:
     """Return a lower bound of the number of distinct values, by Chao's estimate (1984): f_1^2 / (2
-    f_2) more than the sample has, where f_r values came r times. counts: int[n], how often each
-    value came."""
+    f_2) more than the sample has, where f_r values occurred r times. counts: int[n], how often each
+    value occurred."""
     once, twice = (int((counts == r).sum()) for r in (1, 2))
     return len(counts) + once * (once - 1) // (2 * (twice + 1))
 
@@ -135,7 +135,7 @@ def _look_up(spec: JoinSpec, sample: pa.RecordBatch | None) -> LookUp:
 
 
 def _values(spec: JoinSpec, sample: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Return (the sample's key codes, how often each comes)."""
+    """Return (the sample's key codes, how often each occurs)."""
     codes, valid = spec.keys.stream_codes(_in_stored_types(spec, sample))
     return np.unique(codes[valid], return_counts=True)
 
