@@ -19,8 +19,8 @@ FAILURE = 0.05  # probability that a bound does not hold
 
 @cache
 def row_failure(s2: int, failure: float) -> float:
-    """Return q: if each of s2 independent rows is off with probability at most q, their median is
-    off with probability at most ``failure``."""
+    """Return q such that the median of s2 independent rows is off with probability at most
+    ``failure`` if each row is off with probability at most q."""
     from scipy.special import betaincinv  # a slow import, not needed to keep sketches
 
     # rows that may be off while the middle one is not; of an even number, both middle ones count

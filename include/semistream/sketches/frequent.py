@@ -53,7 +53,7 @@ class FrequentItems:
 
 @njit(inline="always")
 def _slot(code, codes, counts):
-    """Return the slot of a code's counter, or the empty slot for it.
+    """Return the slot of a code's counter; if the code has no counter, the empty slot for it.
 
     in      codes int64[slots], counts int64[slots]
     """

@@ -59,7 +59,7 @@ def _reduced(x, bits):
 
 @njit(inline="always")
 def multiply(a, b, bits):
-    """Return a * b mod 2**bits - 1, for uint64 below that."""
+    """Return a * b mod 2**bits - 1, for uint64 arguments below this modulus."""
     prime = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     low, high = _product(a, b)
     return _reduced(
@@ -69,8 +69,8 @@ def multiply(a, b, bits):
 
 @njit(inline="always")
 def polynomial(x, a, b, c, d, bits):
-    """Return a x**3 + b x**2 + c x + d mod 2**bits - 1, for uint64 below that. bits: the exponent
-    of a Mersenne prime."""
+    """Return a x**3 + b x**2 + c x + d mod 2**bits - 1, for uint64 arguments below this modulus.
+    bits: the exponent of a Mersenne prime."""
     y = _reduced(multiply(a, x, bits) + b, bits)
     y = _reduced(multiply(y, x, bits) + c, bits)
     return _reduced(multiply(y, x, bits) + d, bits)

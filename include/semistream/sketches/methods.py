@@ -9,8 +9,8 @@ METHODS: dict[str, type[Sketch]] = {s.name: s for s in (SkimmedSketch, AgmsSketc
 
 
 def read_sketch(blob: bytes) -> Sketch:
-    """Read a sketch that ``Sketch.to_bytes`` wrote. Raises StateError for a damaged blob, or one of
-    another version."""
+    """Read a sketch that ``Sketch.to_bytes`` wrote. Raises StateError for a blob that is damaged or
+    of another version."""
     values, words = unpack(blob)
     if values["name"] not in METHODS:
         raise StateError(

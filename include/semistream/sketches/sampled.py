@@ -1,9 +1,9 @@
-"""A sketch of a stream's keys for every load's ledger row. It uses a sample, so that it is cheap
-enough to be kept always.
+"""A sketch of a stream's keys for every load's ledger row. It uses a sample of the keys, so that it
+is cheap enough for every load.
 
 One tuple of every 24 consecutive ones is drawn at random, and counts 24 times. All these sketches
-have the same hash functions and can be merged. A sketch takes 43 KB while it is built; its blob
-takes some bytes a key if there are few keys, and some 10 KB if there are many.
+have the same hash functions and can be merged. A sketch takes 43 KB while it is built. Its blob
+takes some bytes per key if there are few keys, and some 10 KB if there are many.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ S1, S2, SLOTS = 320, 15, 256
 
 
 class SampledSketch:
-    """A sketch of a stream's sample. sketch: of the drawn tuples, each with the weight EVERY. seed:
-    of the draws; loads that are merged must have different seeds."""
+    """A sketch of a stream's sample. sketch: the sketch of the drawn tuples, each with the weight
+    EVERY. seed: the seed of the draws; loads that are merged must have different seeds."""
 
     def __init__(self, seed: Iterable[int] = (0,)):
         self.sketch = SkimmedSketch(S1, S2, SLOTS)
@@ -52,8 +52,8 @@ class SampledSketch:
 
 
 def add_load(whole: SkimmedSketch, blob: bytes) -> bool:
-    """Merge the sketch of one load, which the ledger stores as bytes. Return False, and merge
-    nothing, if it is damaged or of another size or version."""
+    """Merge the sketch of one load, which the ledger stores as bytes, into ``whole``. If it is
+    damaged or of another size or version, merge nothing and return False."""
     try:
         whole.merge(cast(SkimmedSketch, read_sketch(blob)))
     except StateError:
@@ -77,12 +77,12 @@ def join_size(
     failure: float = FAILURE,
 ) -> tuple[Estimate, int]:
     """Estimate the join size of sampled loads with a relation of known frequencies (see
-    ``SkimmedSketch.join_size_with``). Return the estimate, and the highest frequency of a key
-    there.
+    ``SkimmedSketch.join_size_with``). Return the estimate, and the highest frequency of a key in
+    that relation.
 
-    sketch: of the loads' samples; tuples, loads: how many they are. Two errors add up: the
-    sketch's, and by Hoeffding's inequality the sample's, as each EVERY tuples add between 0 and
-    EVERY times that highest frequency, independently of the others.
+    sketch: the sketch of the loads' samples; tuples, loads: the numbers of tuples and loads. Two
+    errors add up: the sketch's error, and the sample's error by Hoeffding's inequality: each EVERY
+    tuples add between 0 and EVERY times that highest frequency, independently of the others.
     """
     most = 0
 

@@ -29,9 +29,9 @@ class Sketch(ABC):
     keys' frequencies.
 
     Keys are given by their codes (``keys``). Two sketches can be joined or merged if they have the
-    same sizes and seed, and so the same hash functions. least: least bytes of a sketch. counters:
-    int64[s2, s1]. inserted, deleted: total weights. Memory consists of counters, candidates and
-    hash functions; an update takes some ten bytes a code more.
+    same sizes and seed, and so the same hash functions. least: the smallest possible bytes of a
+    sketch. counters: int64[s2, s1]. inserted, deleted: total weights. Memory consists of counters,
+    candidates and hash functions; an update temporarily takes some ten bytes more per code.
     """
 
     name: ClassVar[str]
@@ -50,8 +50,8 @@ class Sketch(ABC):
     @classmethod
     @abstractmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
-        """Return an empty sketch that takes at most `memory` bytes. Raises ConfigError if they are
-        too few."""
+        """Return an empty sketch that takes at most `memory` bytes. Raises ConfigError if the bytes
+        do not suffice."""
 
     @property
     @abstractmethod
@@ -60,7 +60,7 @@ class Sketch(ABC):
 
     def update(self, codes: np.ndarray, weights: np.ndarray | int = 1) -> None:
         """Insert keys, int64[n], or delete them if their weight is negative. weights: int64[n], or
-        one for all."""
+        one weight for all keys."""
         weights = (
             np.full(len(codes), weights, np.int64)
             if np.isscalar(weights)
@@ -111,7 +111,8 @@ class Sketch(ABC):
         return [self.counters]
 
     def _restore(self, words: np.ndarray, values: dict[str, Any]) -> None:
-        """Restore the content from ``_arrays``, as words, and the blob's values."""
+        """Restore the content of a sketch. words: the arrays of ``_arrays`` as words; values: the
+        values in the blob."""
         self.counters[:] = words[: self.counters.size].reshape(self.counters.shape)
         self.inserted, self.deleted = values["inserted"], values["deleted"]
 

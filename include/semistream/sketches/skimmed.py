@@ -157,8 +157,8 @@ class SkimmedSketch(Sketch):
         self, pieces: Iterable[tuple[np.ndarray, np.ndarray]], failure: float = FAILURE
     ) -> Estimate:
         """Estimate the join size with a stream of known frequencies. pieces: (codes int64[k],
-        frequencies int64[k]), each code in one of them only. As that side is exact, the bound is
-        less than ``join_size``'s."""
+        frequencies int64[k]); each code is in only one piece. Because that side is exact, the bound
+        is smaller than the bound of ``join_size``."""
         f, table = self.skim(), np.zeros_like(self.counters)
         value = f2 = 0.0
         for codes, frequencies in pieces:
