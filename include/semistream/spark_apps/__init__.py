@@ -1,1 +1,1 @@
-"""Apps for spark-submit: ``semistream.airflow.spark_app`` returns the path of one."""
+"""Apps for spark-submit. ``semistream.airflow.spark_app`` returns the path of an app."""
