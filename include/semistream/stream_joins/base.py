@@ -1,5 +1,5 @@
-"""The interface of XJoin and PJoin, and their shared parts: edges, memory join, state relocation,
-disk join."""
+"""The interface of XJoin and PJoin, and their shared parts: input and output, memory join, state
+relocation, disk join."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ class Propagated(NamedTuple):
 class StreamJoinOutput(NamedTuple):
     """The tuples and punctuations that one step finished.
 
-    joined: rows as in ``output_schema``; in an outer join including the outer rows. unmatched:
-    tuples of the side that will never have a partner, with ``reason`` (``unmatched_schemas``).
-    Unless the reason is `against_punctuation`, they are outer rows too.
+    joined: rows as in ``output_schema``; in an outer join they include the outer rows. unmatched:
+    tuples of the side that will never have a partner, with ``reason`` (``unmatched_schemas``). In
+    an outer join, these tuples are also in ``joined`` as outer rows, unless the reason is
+    `against_punctuation`.
     """
 
     joined: pa.RecordBatch | None = None
@@ -105,9 +106,10 @@ class StreamStreamJoin(ABC):
     """A single-threaded exact equijoin of two streams in at most M bytes. Tuples that do not fit
     wait on local disk.
 
-    No pair is joined twice: a pair is found by the memory join if both tuples were in memory at the
-    same time, and otherwise by the first disk join that has both (`kernels.leftover_pairs`). clock:
-    a function that returns seconds, for the time propagation threshold.
+    No pair is joined twice. If both tuples were in memory at the same time, the memory join finds
+    the pair. Otherwise the first disk join that has both tuples finds it
+    (`kernels.leftover_pairs`). clock: a function that returns seconds, for the time propagation
+    threshold.
 
     An algorithm implements ``_take``, which is its loop, and the components that the registry
     names. Its constructor takes the spec and its parameters.
@@ -142,16 +144,18 @@ class StreamStreamJoin(ABC):
     def punctuate(
         self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
     ) -> Iterator[StreamJoinOutput]:
-        """Process punctuations. Each promises that no later tuple of this side matches it.
-        punctuations: a batch of constants, one in each row, or mappings in plain form (see the
+        """Process punctuations. A punctuation guarantees that no later tuple of this side matches
+        it. punctuations: a batch of constants, one in each row, or mappings in plain form (see the
         module ``punctuations``).
 
-        Punctuations may overlap earlier ones of the side; one that an earlier one contains is
-        ignored. Raises ConfigError for an invalid punctuation, before anything has changed."""
+        Punctuations may overlap earlier ones of the side; a punctuation that an earlier one
+        contains is ignored. Raises ConfigError for an invalid punctuation, before anything has
+        changed.
+        """
         return timed(self._punctuate(side, punctuations), self._account)
 
     def request_propagation(self) -> Iterator[StreamJoinOutput]:
-        """Propagate all punctuations that can be propagated now, as requested from downstream
+        """Propagate all punctuations that can be propagated now, because downstream requested it
         (pull)."""
         return timed(self._raise(Event.PROPAGATE_REQUEST), self._account)
 
@@ -165,13 +169,13 @@ class StreamStreamJoin(ABC):
         return timed(self._drain(), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
-        """Return the join's state between two calls. changes: only the changes since the last
-        snapshot are needed."""
+        """Return the join's state between two calls. changes: whether the changes since the last
+        snapshot suffice."""
         return self._snapshot(changes).held()
 
     def save(self, path: str | Path, before: str = "", **values: Any) -> None:
         """Write a snapshot, together with the given values, to a file, without building it in
-        memory. before: the name of the state that was saved before, in the same directory; then
+        memory. before: the name of the previously saved state, in the same directory; if given,
         only the changes since that state may be written. Raises StateError if that file is damaged.
         """
         state = self._snapshot(bool(before))
@@ -201,7 +205,7 @@ class StreamStreamJoin(ABC):
     def _take(
         self, side: int, batch: pa.RecordBatch, codes: np.ndarray
     ) -> Iterator[StreamJoinOutput]:
-        """Join new tuples, and store them. batch: in stored types, without null keys; codes:
+        """Join new tuples, and store them. batch: tuples in stored types, without null keys; codes:
         int64[n], the key codes."""
 
     def _punctuate(
@@ -217,17 +221,18 @@ class StreamStreamJoin(ABC):
 
     def _left(self, side: int, pids: np.ndarray) -> None:  # noqa: B027 - without an index: nothing
         """Record that tuples of a side have left the state. pids: int32[n], for each tuple the
-        punctuation of its stream that counts it, -1 for none."""
+        punctuation of its stream that counts the tuple, -1 if there is none."""
 
     def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        """Return the algorithm's own part of a snapshot. changes: only since the last snapshot."""
+        """Return the part of a snapshot that the algorithm adds. changes: whether the changes since
+        the last snapshot suffice."""
         return {}, {}
 
     def _restore(self, states: Sequence[JoinState]) -> None:  # noqa: B027 - nothing to take up
-        """Restore what ``_state`` returned, before the tuples are restored."""
+        """Restore the result of ``_state``. This happens before the tuples are restored."""
 
     def _restored(self) -> None:  # noqa: B027 - nothing is told of them
-        """Complete the restoration, once the tuples are in the state again."""
+        """Complete the restoration after the tuples have been restored."""
 
     # Edges
 
@@ -348,7 +353,7 @@ class StreamStreamJoin(ABC):
         rows: np.ndarray,
     ) -> Iterator[StreamJoinOutput]:
         """Drop these rows of a batch, int64[k], on the fly, instead of storing them. Rows that may
-        have partners on disk go to the purge buffer."""
+        have partners on disk are kept in the purge buffer."""
         wait = self.state.waits(side, codes[rows], ats[rows])
         if wait.any():
             held = rows[wait]
@@ -412,8 +417,8 @@ class StreamStreamJoin(ABC):
     # The end of the streams
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
-        """Finish all tuples: move what is in memory to disk if that is needed, join each hash
-        bucket, and output the tuples that had no partner."""
+        """Finish all tuples: move tuples from memory to disk if necessary, join each hash bucket,
+        and output the tuples that had no partner."""
         while self.state.end():
             yield from self.state_relocation()
         on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
@@ -443,8 +448,8 @@ class StreamStreamJoin(ABC):
         self, side: int, bucket: int, which: Callable[[RunBlock, np.ndarray], np.ndarray]
     ) -> Iterator[StreamJoinOutput]:
         """Remove tuples from the disk portion of a hash bucket, and output those that had no
-        partner as unmatched. which: returns those of a block's live rows, int64[n], that leave. If
-        all of them had a partner, only the marks are read."""
+        partner as unmatched. which: a function that returns which of a block's live rows, int64[n],
+        leave. If all of these had a partner, only the marks are read."""
         disk, lone, count = self.state.disk[side], self.state.empty_blocks(), 0
         numbers = list[np.ndarray]()
         for block in disk.blocks(bucket):
@@ -467,9 +472,9 @@ class StreamStreamJoin(ABC):
     def _equal(
         self, pair: tuple[list[pa.Array], list[pa.Array]]
     ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
-        """Keep the pairs with equal keys, whose codes are known to be equal, and with times within
-        the distance of ``within``. pair: the columns of the left tuples and of the right tuples.
-        Return the pairs kept, and which ones these are, bool[n], or None for all."""
+        """Filter pairs with equal key codes. Keep those with equal keys and with times within the
+        distance of ``within``. pair: the columns of the left tuples and of the right tuples. Return
+        the kept pairs, and which ones these are, bool[n], or None for all."""
         if self.spec.keys.exact and not self.spec.within:
             return pair, None
         same = np.ones(len(pair[0][0]), bool)
@@ -494,8 +499,8 @@ class StreamStreamJoin(ABC):
     def _unmatched(
         self, side: int, columns: Sequence[pa.Array], reason: str
     ) -> Iterator[StreamJoinOutput]:
-        """Yield batches of unmatched tuples, with their outer rows in an outer join, and count
-        them. columns: the side's columns; reason: why the tuples are unmatched."""
+        """Yield batches of unmatched tuples, and count them. In an outer join, yield their outer
+        rows, too. columns: the side's columns; reason: why the tuples are unmatched."""
         counts = self.stats.sides[side].unmatched
         for part in self._lost[side].cut(len(columns[0])):
             count, joined = part.stop - part.start, None

@@ -1,4 +1,4 @@
-"""The disk-resident portion of a stream's join state: per hash bucket, the runs that state
+"""The disk-resident portion of a stream's join state: for each hash bucket, the runs that state
 relocation wrote."""
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class MemoryBlock:
 
 
 class RunBlock:
-    """A part of a run, as stored in the file. batch: its columns, followed by code and ats."""
+    """A part of a run, as stored in the file. batch: the stream's columns, followed by key code and
+    arrival time (ats)."""
 
     number = 0
 
@@ -97,13 +98,14 @@ Block = MemoryBlock | RunBlock
 
 
 class RunFile:
-    """Tuples that left memory together: an Arrow file of their columns, code and ats, followed by
-    their marks. Both are mapped as long as the file is in use.
+    """Tuples that left memory together: an Arrow file of their columns, key codes and arrival times
+    (ats), followed by their marks (flags, and pid, the number of a punctuation). Both are mapped as
+    long as the file is in use.
 
-    One file has the runs of many hash buckets, as creating and opening a file takes longer than
-    reading a few tuples. size: bytes of the Arrow file. marks_in: a separate file with the marks,
-    used for saved states, whose files others may read too. runs: how many runs are in use; the file
-    is deleted with the last of them.
+    One file has the runs of many hash buckets, because creating and opening a file takes longer
+    than reading a few tuples. size: bytes of the Arrow file. marks_in: a separate file with the
+    marks, used for saved states, whose files other processes may also read. runs: the number of
+    runs in use; the file is deleted with the last run.
     """
 
     def __init__(self, path: Path, size: int, rows: int, runs: int, marks_in: Path | None = None):
@@ -116,7 +118,7 @@ class RunFile:
 
     @cached_property
     def batches(self) -> list[tuple[int, pa.RecordBatch, np.ndarray, np.ndarray]]:
-        """The batches, as (first row, batch, its code, its ats)."""
+        """The batches, as (first row, batch, its key codes, its arrival times)."""
         reader = pa.ipc.open_file(pa.py_buffer(self._mapped).slice(0, self.size))
         first, found = 0, []
         for number in range(reader.num_record_batches):
@@ -131,16 +133,16 @@ class RunFile:
 
     @cached_property
     def flags(self) -> np.ndarray:
-        """The flags, uint8[rows]. Writing changes the file."""
+        """The flags, uint8[rows]. Writing to the array changes the file."""
         return np.frombuffer(self._marks[0], MARKS["flags"], self.rows, self._marks[1])
 
     @cached_property
     def pid(self) -> np.ndarray:
-        """The pids, int32[rows]. Writing changes the file."""
+        """The punctuations' pids, int32[rows]. Writing to the array changes the file."""
         return np.frombuffer(self._marks[0], MARKS["pid"], self.rows, self._marks[1] + self.rows)
 
     def leave(self) -> None:
-        """Release one run of this file. Delete the file when no run needs it any more."""
+        """Release one run of this file. Delete the file after its last run has been released."""
         self.runs -= 1
         if not self.runs:
             for path in filter(None, (self.path, self._marks_in)):
@@ -156,7 +158,7 @@ def _mapped(path: Path, mode: str) -> mmap.mmap:
 
 class Run:
     """Tuples of one hash bucket that left memory together: rows first..first + rows of a file.
-    changed: whether the last snapshot lacks the run or has other marks of it."""
+    changed: whether the last snapshot lacks the run or its present marks."""
 
     def __init__(self, file: RunFile, dts: int, first: int, rows: int, *, changed: bool = True):
         self.file, self.dts, self.first, self.rows = file, dts, first, rows
@@ -164,7 +166,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of a snapshot's table of the run's marks."""
+        """The name under which a snapshot stores the run's marks."""
         return f"{self.file.path.name} {self.first}"
 
     @property
@@ -203,8 +205,8 @@ class DiskPortion:
     def write(
         self, blocks: Iterable[tuple[Block, np.ndarray]], buckets: Mapping[int, int], dts: int
     ) -> None:
-        """Write rows of blocks to a file. buckets: the number of rows of each hash bucket, in the
-        order of the rows; the rows of a bucket become a run."""
+        """Write rows of blocks to a file. buckets: for each hash bucket, in the order of the rows,
+        its number of rows; the rows of a bucket become a run. dts: departure time of the rows."""
         path = self.directory / f"runs-{uuid.uuid4().hex}.arrow"
         marks: dict[str, list[np.ndarray]] = {name: [np.zeros(0, k)] for name, k in MARKS.items()}
         with naming(path), open(path, "wb") as file:
@@ -232,8 +234,8 @@ class DiskPortion:
         self.tuples[bucket] += np.count_nonzero(run.flags & DEAD == 0)
 
     def saved(self) -> list[list[Any]]:
-        """Return a snapshot's entry for each run: file, its size, its rows, bucket, dts, first row,
-        rows."""
+        """Return a snapshot's entry for each run: file, the file's size, the file's rows, bucket,
+        dts (departure time), first row, rows."""
         return [
             [run.file.path.name, run.file.size, run.file.rows, bucket, run.dts, run.first, run.rows]
             for bucket, runs in enumerate(self.runs)
@@ -268,7 +270,7 @@ class DiskPortion:
             yield from run.blocks()
 
     def rewrite(self, bucket: int, dts: int) -> None:
-        """Replace all runs of a bucket by one run of the live tuples."""
+        """Replace all runs of a bucket by one run that has only the live tuples."""
         old = self.runs[bucket]
         self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
         if live:

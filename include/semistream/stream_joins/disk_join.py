@@ -1,5 +1,5 @@
-"""The data of a disk join: the tuples of one hash bucket that it holds, the blocks that it joins
-them with, and the pairs that it finds."""
+"""The data of a disk join: the tuples of one hash bucket that the join holds, the blocks with which
+they are joined, and the pairs that are found."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from semistream.stream_joins.spec import LEFT
 
 
 class Blocks:
-    """Several blocks with consecutive row numbers. together: the most rows of blocks on disk whose
-    columns are gathered at once. Gathering from many small blocks one by one is slow; gathering at
-    once copies them whole for a moment."""
+    """Several blocks with consecutive row numbers. together: the largest number of rows of blocks
+    on disk whose columns are gathered at once. Gathering from many small blocks separately is slow;
+    gathering at once needs a temporary copy of the blocks."""
 
     def __init__(self, together: int):
         self._together, self._blocks, self._rows = together, list[Block](), 0
@@ -39,7 +39,7 @@ class Blocks:
         return block.number
 
     def columns(self, numbers: np.ndarray) -> list[pa.Array]:
-        """Return the columns of rows, given by their numbers in any order, int64[n]."""
+        """Return the columns of the rows with these numbers, int64[n], in any order."""
         order = np.argsort(numbers) if (numbers[1:] < numbers[:-1]).any() else None
         parts = [
             self._columns(blocks, rows)
@@ -56,7 +56,7 @@ class Blocks:
         return [c.take(at) for c in columns]
 
     def match(self, numbers: np.ndarray) -> None:
-        """Mark rows, given by ascending numbers, as having had a partner."""
+        """Mark the rows with these ascending numbers as having had a partner."""
         for blocks, rows in self._split(numbers, range(len(self._blocks))):
             blocks[0].match(rows)
 
@@ -64,7 +64,7 @@ class Blocks:
         self, numbers: np.ndarray, parts: Sequence[int]
     ) -> Iterator[tuple[list[Block], np.ndarray]]:
         """Yield (blocks, row numbers) for each group of blocks that has some of the rows. The row
-        numbers ascend, and are relative to the group. parts: the first block of each group."""
+        numbers are ascending, and relative to the group. parts: the first block of each group."""
         ends = [*parts[1:], len(self._blocks)]
         at = np.searchsorted(numbers, [self._blocks[k].number for k in [*parts, -1]])
         at[-1] = len(numbers)
@@ -74,8 +74,8 @@ class Blocks:
 
     @staticmethod
     def _columns(blocks: Sequence[Block], rows: np.ndarray) -> list[pa.Array]:
-        """Return the columns of rows of neighbouring blocks, given by their numbers among these
-        blocks, int64[n]."""
+        """Return the columns of rows in adjacent blocks. rows: int64[n], row numbers relative to
+        the first of these blocks."""
         batches = [block.batch for block in blocks if isinstance(block, RunBlock)]
         if len(batches) < 2:
             return blocks[0].columns(rows)
@@ -84,13 +84,14 @@ class Blocks:
 
 
 class HeldTuples:
-    """Tuples of a hash bucket that a disk join holds at a time, indexed by a hash table (see
-    ``kernels``). rows: the most tuples held."""
+    """The tuples of a hash bucket that a disk join holds at the same time, indexed by a hash table
+    (see ``kernels``). rows: the largest number of held tuples."""
 
     ROW = 8 + 32 + 1  # bytes: two chains, the tuple's fields, whether it had a partner
 
     def __init__(self, rows: int, most: int):
-        """Reserve memory. rows: the most tuples held at first; most: the most tuples ever."""
+        """Reserve memory. rows: the largest number of held tuples at first; most: the largest
+        number ever."""
         self.rows = rows
         self.heads, self.h64 = mapped(2 * most, np.int32), mapped(most, np.int64, 4)
         self.h32 = self.h64.view(np.int32)
@@ -102,8 +103,9 @@ class HeldTuples:
         return self.rows * self.ROW
 
     def fill(self, blocks: Iterable[Block], together: int) -> Iterator[None]:
-        """Hold the tuples of the blocks, as many at a time as fit. Yield each time, so that the
-        caller can join them; then mark the tuples that found a partner. together: see `Blocks`."""
+        """Hold the tuples of the blocks, as many at a time as fit. Yield after each portion, so
+        that the caller can join it; then mark the tuples that found a partner. together: see
+        `Blocks`."""
         self._start(together)
         for block in blocks:
             row = 0
@@ -171,7 +173,7 @@ class HeldTuples:
         return self.h32[which, 6].astype(np.int64)
 
     def columns(self, which: np.ndarray) -> list[pa.Array]:
-        """Return the columns of held tuples, given by their numbers, int64[n]."""
+        """Return the columns of the held tuples with these numbers, int64[n]."""
         return self._blocks.columns(self._numbers(which))
 
     def match(self, which: np.ndarray) -> None:
@@ -187,7 +189,7 @@ class Leftover(NamedTuple):
     @classmethod
     def of(cls, side: int, held: HeldTuples, blocks: Blocks, pairs: np.ndarray) -> Leftover:
         """Return the pairs in the order (left, right). held: tuples of the side `side`; blocks:
-        those of the other side; pairs: int64[2, n], the numbers of held tuples and of rows of the
+        blocks of the other side; pairs: int64[2, n], the numbers of held tuples and of rows of the
         blocks."""
         if side == LEFT:
             return cls((held, blocks), (pairs[0], pairs[1]))

@@ -39,8 +39,8 @@ class Component(enum.Enum):
 
 @dataclass
 class Monitor:
-    """Thresholds, which may be changed at run time, and the measurements that are compared with
-    them."""
+    """Thresholds, which may be changed at run time, and the measurements with which they are
+    compared."""
 
     activation_threshold: int = 1  # least tuples of a disk portion for a disk join
     activation_seconds: float = 0.0  # time that both streams must have been empty
@@ -58,7 +58,8 @@ class Monitor:
         return self.idle >= self.activation_seconds
 
     def propagation_is_due(self, clock: Callable[[], float]) -> bool:
-        """Return whether propagation is due by time. The first call starts the first interval."""
+        """Return whether propagation is due according to the time since the last one. The first
+        call starts the first interval."""
         if self.propagate_seconds == math.inf:
             return False
         now = clock()
@@ -71,7 +72,7 @@ Condition = Callable[[Monitor], bool]
 
 
 def always(_monitor: Monitor) -> bool:
-    """Return True: the condition of a component that runs at every event."""
+    """Return True. This is the condition of a component that runs at every event."""
     return True
 
 
@@ -79,7 +80,7 @@ class Registry:
     """A table from events to conditions and ordered components. Entries may be set at run time."""
 
     def __init__(self, entries: Mapping[Event, Sequence[Component]] | None = None) -> None:
-        """Set the components of events. They run without a further condition."""
+        """Set the components of events. They run without any further condition."""
         self._entries: dict[Event, tuple[Sequence[Component], Condition]] = {
             event: (components, always) for event, components in (entries or {}).items()
         }
@@ -88,8 +89,8 @@ class Registry:
         self, event: Event, components: Sequence[Component], condition: Condition = always
     ) -> Registry:
         """Set the components of an event. They run in this order if the condition holds; an empty
-        list disables the event. A condition is pickled with the operator when another process takes
-        it over."""
+        list disables the event. The condition must be picklable, because it moves to another
+        process together with the operator."""
         self._entries[event] = components, condition
         return self
 

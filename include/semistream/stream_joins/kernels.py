@@ -33,14 +33,15 @@ NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
 
 @njit(inline="always")
 def _bucket(code):
-    """Return the hash bucket, from bits that the position in a table does not depend on, so that
-    the codes of a hash bucket are spread over a table."""
+    """Return the hash bucket of a code. It is computed from bits on which the position in a table
+    does not depend, so that the codes of a hash bucket are spread over a table."""
     return np.int64((mix(code) >> np.uint64(20)) % np.uint64(BUCKETS))
 
 
 @njit(inline="always")
 def _position(code, t64):
-    """Return the position of the code in a table, or the free position for it.
+    """Return the position of the code in a table; if the table lacks the code, the free position
+    for it.
 
     in      t64 int64[size, 2], code and use of each position
     """
@@ -66,8 +67,8 @@ def buckets(codes, out):
 
 @njit(cache=True)
 def bucket_slots(code, flags, end, at, out):
-    """Write the live slots below `end` of each hash bucket b to out[at[b]:], ascending. Buckets
-    with a negative at[b] are skipped.
+    """Write the live slots below `end` of each hash bucket b to out[at[b]:], in ascending order.
+    Buckets with a negative at[b] are skipped.
 
     in      code int64[slots], flags uint8[slots]
     in/out  at int64[BUCKETS], afterwards the end of each bucket's slots
@@ -96,9 +97,9 @@ def bucket_counts(code, flags, end, out):
 
 @njit(cache=True)
 def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
-    """Look up tuples for the memory join: found[i] is the newest slot of the opposite side with
-    codes[i], or -1. Insert the tuples with keep[i] into their own side's lists, in slots from
-    `slot` on. Return the number of positions newly used.
+    """Look up tuples for the memory join. found[i] becomes the newest slot of the opposite side
+    with codes[i], or -1. Insert the tuples with keep[i] into the lists of their side, in slots from
+    `slot` on. Return the number of table positions that were not used before.
 
     in      codes int64[n], keep uint8[n]
     in/out  t64 int64[size, 2], t32 int32[size, 4]
@@ -131,7 +132,7 @@ def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
 
 @njit(cache=True)
 def find(codes, side, t64, t32, found):
-    """Find the newest slot of the side with each code, or -1.
+    """Find the newest slot of the side with each code; -1 if there is none.
 
     in      codes int64[n], t64 int64[size, 2], t32 int32[size, 4]
     out     found int32[n]
@@ -143,9 +144,9 @@ def find(codes, side, t64, t32, found):
 
 @njit(cache=True)
 def pairs(found, same, i, slot, out_row, out_slot):
-    """Write (row, slot) pairs from row i on, starting within its list at `slot` (-1: at its start),
-    until the output is full. Return (pairs, row, slot) to continue from; row is len(found) at the
-    end.
+    """Write (row, slot) pairs until the output is full. Begin with row i, at `slot` in its list
+    (-1: at the start of the list). Return (pairs, row, slot) for the next call; row is len(found)
+    at the end.
 
     in      found int32[n], same int32[slots]
     out     out_row int64[m], out_slot int64[m]
@@ -167,8 +168,8 @@ def pairs(found, same, i, slot, out_row, out_slot):
 
 @njit(cache=True)
 def unlink(slots, side, t64, t32, code, same, flags):
-    """Remove dead or buffered slots from their lists, with all other such slots of these lists.
-    Each list is traversed once.
+    """Remove dead or buffered slots from their lists, together with all other such slots of these
+    lists. Each list is traversed once.
 
     in      slots integers[n], t64 int64[size, 2], code int64[slots], flags uint8[slots]
     in/out  t32 int32[size, 4], same int32[slots]
@@ -224,10 +225,11 @@ def directory_copy(t64, t32, u64):
 @njit(cache=True)
 def directory_clear(t64, t32, wanted):
     """Empty the lists of each side and hash bucket b with wanted[side, b], and remove codes without
-    tuples. Codes behind a removed one in a probe sequence move up. Return the positions in use.
+    tuples. Codes after a removed one in a probe sequence move up. Return the number of positions in
+    use.
 
-    The scan starts after a free position and goes round, so that it meets a code after all codes
-    that may precede it in its probe sequence.
+    The scan starts after a free position and continues from the table's end at its beginning, so
+    that it reaches a code after all codes that may precede it in its probe sequence.
 
     in      wanted uint8[2, BUCKETS]
     in/out  t64 int64[size, 2], t32 int32[size, 4]
@@ -261,7 +263,7 @@ def directory_clear(t64, t32, wanted):
 
 @njit(cache=True)
 def directory_move(t32, side, moved):
-    """Replace slots of a side by moved[slot].
+    """Replace the slots of a side by their new numbers, moved[slot].
 
     in      moved int32[slots]
     in/out  t32 int32[size, 4]
@@ -273,7 +275,8 @@ def directory_move(t32, side, moved):
 
 @njit(cache=True)
 def compact(end, flags, same, moved, kept):
-    """Give the live slots new consecutive numbers, in their order. Return how many they are.
+    """Give the live slots new consecutive numbers, without changing their order. Return the number
+    of live slots.
 
     in      flags uint8[slots]
     in/out  same int32[slots], renumbered accordingly
@@ -307,7 +310,8 @@ def match(flags, slots):
 @njit(cache=True)
 def hold(code, ats, flags, dts, i, number, h64, h32, n):
     """Add a block's live rows, from row i on, to the n tuples that a disk join holds, as far as
-    they fit. Return (tuples, row) to continue from. number: number of row 0.
+    they fit. Return (tuples, row) for the next call. number: the number of row 0; dts: departure
+    time of the block.
 
     in      code int64[m], ats int64[m], flags uint8[m]
     out     h64 int64[rows, 4], h32 int32[rows, 8], a view of h64; both from n on
@@ -337,8 +341,8 @@ def chain(h64, h32, heads):
 
 @njit(inline="always")
 def _probed(history, dts, other_ats, other_dts):
-    """Return whether a probe of a disk portion, which covers departures until history[k, 0] and
-    took place at history[k, 1], met the other tuple in memory.
+    """Return whether a probe of a disk portion met the other tuple in memory. Probe k covers tuples
+    that left memory until history[k, 0], and took place at history[k, 1].
 
     in      history int64[k, 2]
     """
@@ -367,17 +371,17 @@ def leftover_pairs(
     out_x,
     out_y,
 ):
-    """Find pairs of held tuples and live rows of a block that have not been joined yet. Continue
-    from row i, or within its chain from x on, and write pairs from number k on until the output is
-    full. Return (row, x, pairs) to continue from; row is len(code) at the end.
+    """Find pairs of held tuples and live rows of a block that have not been joined yet. Begin with
+    row i, or within its chain at x. Write pairs from number k on until the output is full. Return
+    (row, x, pairs) for the next call; row is len(code) at the end.
 
     dts: departure time of the block, NEVER if it is in memory; x_history, y_history: the probes of
-    the two disk portions; done: all tuples that arrived before have been joined with each other;
-    number: number of row 0.
+    the two disk portions; done: the time before which all arrived tuples have been joined with each
+    other; number: the number of row 0.
 
-    A pair was joined if both tuples were in memory at the same time (the memory join), if both
-    arrived before `done` (a disk join of the whole bucket), or if a probe of one's disk portion met
-    the other one in memory.
+    A pair was already joined in three cases: both tuples were in memory at the same time (the
+    memory join), both arrived before `done` (a disk join of the whole bucket), or a probe of one
+    tuple's disk portion met the other tuple in memory.
 
     in      heads int32[m], h64 int64[rows, 4], h32 int32[rows, 8], x_history int64[k, 2],
             code int64[n], ats int64[n], flags uint8[n], y_history int64[k, 2]
@@ -466,7 +470,7 @@ def get(codes, table, out):
 
 @njit(cache=True)
 def take_out(codes, table):
-    """Remove codes from a table. Codes behind a removed one in a probe sequence move up.
+    """Remove codes from a table. Codes after a removed one in a probe sequence move up.
 
     in      codes int64[n]
     in/out  table int64[size, 2]
@@ -489,9 +493,9 @@ def take_out(codes, table):
 
 @njit(cache=True)
 def subtract(low, high, other_low, other_high, open_ends, out_low, out_high):
-    """Cut the other intervals out of low..high. open_ends: an interval with an open end stays
-    whole. Return how many are left. All intervals are closed, disjoint among themselves, and
-    ascending.
+    """Cut the other intervals out of low..high. open_ends: whether an interval with an open end
+    stays whole. Return the number of remaining intervals. All intervals are closed; the intervals
+    of each set are disjoint and ascending.
 
     in      low int64[n], high int64[n], other_low int64[m], other_high int64[m]
     out     out_low int64[n + m], out_high int64[n + m]

@@ -1,5 +1,5 @@
-"""The memory-resident portion of the join state: a directory of key codes, and per stream a log of
-tuples."""
+"""The memory-resident portion of the join state: a directory of key codes, and for each stream a
+log of tuples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Directory:
     POSITION = 16  # bytes
 
     def __init__(self, most: int):
-        """Reserve memory. most: the most positions ever."""
+        """Reserve memory. most: the largest number of positions ever."""
         # used: positions, including those whose tuples have left
         self._most, self.used = max(most, LEAST), 0
         self.t64, self._other = (mapped(self._most, np.int64, 2) for _ in range(2))
@@ -66,7 +66,7 @@ class Directory:
             self._make(self._wanted(count, self.used))
 
     def _make(self, size: int) -> None:
-        """Copy the table into one of another size. Both exist for a moment."""
+        """Copy the table into one of another size. Both tables exist for a moment."""
         old = (self.t64, self.t32)
         self._tables.reverse()
         self._resize(size)
@@ -76,8 +76,8 @@ class Directory:
 
     def clear(self, buckets: np.ndarray) -> bool:
         """Remove the tuples of the hash buckets with buckets[side, bucket], uint8[2, BUCKETS], and
-        the codes that have no tuples then. Return whether few codes were left, so that a smaller
-        table has replaced this one."""
+        then the codes without tuples. Return whether few codes were left, so that a smaller table
+        has replaced this one."""
         self.used = kernels.directory_clear(self.t64, self.t32, buckets)
         size = self._wanted(0, self.used)
         few = size < (self.size // 2 if self.used else self.size)
@@ -132,7 +132,7 @@ class TupleLog:
         self.end = last
 
     def find(self, codes: np.ndarray) -> np.ndarray:
-        """Return the newest slot of each code, or -1, int32[n]."""
+        """Return the newest slot of each code, int32[n]; -1 for a code without tuples."""
         tables = self.directory.t64, self.directory.t32
         return filled(kernels.find, len(codes), np.int32, codes, self.side, *tables)
 
@@ -157,7 +157,7 @@ class TupleLog:
 
     def of_buckets(self, buckets: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Return the slots of these hash buckets' live tuples, one bucket after the other,
-        int32[n]. counts: number of live tuples of each bucket."""
+        int32[n]. counts: the number of live tuples of each bucket."""
         at = np.full(BUCKETS, -1)
         at[buckets] = np.cumsum(counts) - counts
         tuples = self.code, self.flags, self.end
@@ -173,12 +173,12 @@ class TupleLog:
         kernels.match(self.flags, slots)
 
     def assign(self, slots: np.ndarray, pids: np.ndarray) -> None:
-        """Set the pids of slots. pids: int32[n]."""
+        """Set the pids (numbers of punctuations) of the tuples in these slots. pids: int32[n]."""
         self.pid[slots] = pids
         self.flags[slots] |= CHANGED
 
     def remove(self, slots: np.ndarray) -> None:
-        """Remove live slots, each given once."""
+        """Remove live slots. Each slot is given only once."""
         linked = slots[self.flags[slots] & BUFFERED == 0]
         self._remove(slots)
         self._unlink(linked)
@@ -261,7 +261,7 @@ class TupleLog:
     # Changes since the last snapshot
 
     def _left(self) -> np.ndarray:
-        """Return the arrival times of garbage tuples that the last snapshot has."""
+        """Return the arrival times of garbage tuples that the last snapshot contains."""
         ats, flags = self.ats[: self.end], self.flags[: self.end]
         return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
 

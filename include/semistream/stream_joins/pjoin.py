@@ -92,22 +92,22 @@ class PJoinParameters(XJoinParameters):
 
 
 class PJoin(StreamStreamJoin):
-    """XJoin with punctuated streams. A punctuation promises that no later tuple of the stream has
+    """XJoin with punctuated streams. A punctuation guarantees that no later tuple of the stream has
     these join values.
 
     1. A new tuple probes the opposite memory portion (`memory_join`), as in XJoin. If it matches
        a punctuation of the opposite stream, it will have no more partners, and is not stored
-       (on-the-fly drop). If it matches one of its own stream, the source has broken its promise:
-       the tuple is returned as `against_punctuation`.
+       (on-the-fly drop). If it matches a punctuation of its own stream, the source has violated its
+       guarantee: the tuple is returned as `against_punctuation`.
     2. A new punctuation finishes tuples of the opposite state: they leave (`state_purge`; eager,
        or lazy by a threshold), or wait in the purge buffer for partners on disk. Tuples on disk
        leave after a disk join.
-    3. A punctuation that matches no tuple of its own state any more is output (`propagation`, by
+    3. A punctuation is output when no tuple of its own state matches it any more (`propagation`, by
        the counts that `index_build` keeps), by count, by time or on request.
 
-    A tuple that leaves without having had a partner is output as unmatched at that moment; before,
-    it could still find one. The default registry purges eagerly, and indexes lazily, for
-    propagation by count.
+    A tuple that leaves without having had a partner is output as unmatched at that moment, because
+    it could still have found a partner before. The default registry purges eagerly, and indexes
+    lazily, for propagation by count.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class PJoin(StreamStreamJoin):
         yield from self.memory_join(side, batch, keys.codes, ~drop)
 
     def _finished(self, side: int, keys: Keys, times: np.ndarray | None) -> np.ndarray:
-        """Return which tuples of a side no later tuple of the other stream can join, bool[n].
-        times: int64[n], or None without ``within``."""
+        """Return which tuples of a side cannot be joined with later tuples of the other stream,
+        bool[n]. times: int64[n], or None without ``within``."""
         out = self.punctuations[1 - side].match(keys) != NONE
         if times is not None:
             out |= times <= self._horizon(side)
@@ -184,8 +184,8 @@ class PJoin(StreamStreamJoin):
     def _take_in(
         self, side: int, constants: Keys, others: list[Punctuation], advanced: bool
     ) -> Iterator[StreamJoinOutput]:
-        """Add new punctuations to the set of a side, and raise the events that are due then.
-        advanced: whether the watermark of the side has advanced too."""
+        """Add new punctuations to the set of a side, and raise the events that are due as a result.
+        advanced: whether the watermark of the side has also advanced."""
         mine = self.punctuations[side]
         yield from self._make_room(lambda: mine.growth(constants, others))
         mine.add(constants, others)
@@ -205,8 +205,8 @@ class PJoin(StreamStreamJoin):
         yield from self._check_time()
 
     def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
-        """Return the watermark of a side after these ranges of time, each (low, high), are closed
-        too. Raises ConfigError if a range would leave a gap behind the watermark."""
+        """Return the watermark of a side after these ranges of time, each (low, high), have also
+        been closed. Raises ConfigError if a range would leave a gap after the watermark."""
         mark = self.watermarks[side]
         for low, high in sorted(times):
             if low > mark + 1:
@@ -220,11 +220,11 @@ class PJoin(StreamStreamJoin):
         return mark
 
     def _make_room(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
-        """Make room for new punctuations if all together would exceed their part of M: first
-        propagate, then forget constants. size: returns the bytes that the new ones take. Tuples
-        that match a forgotten constant stay in the state, as if the constant had never come, and
-        are still joined exactly. Raises NotEnoughMemory if punctuations other than constants take
-        too much."""
+        """Make room for new punctuations if all punctuations together would exceed their part of M:
+        first propagate, then forget constants. size: a function that returns the bytes of the new
+        punctuations. Tuples that match a forgotten constant stay in the state, as if the constant
+        had never come, and are still joined exactly. Raises NotEnoughMemory if punctuations other
+        than constants take too much memory."""
 
         def least() -> int:
             return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
@@ -251,8 +251,8 @@ class PJoin(StreamStreamJoin):
                 yield from self.state_relocation()
 
     def _forget(self, side: int) -> None:
-        """Forget half of a side's constants. Each tuple that was counted for one of them gets the
-        pid of another punctuation that matches it, or none."""
+        """Forget half of a side's constants. A tuple that was counted for a forgotten constant gets
+        the pid of another punctuation that matches it, or none."""
         punctuations = self.punctuations[side]
         now = np.arange(len(punctuations.index["state"]) + 1, dtype=np.int32)
         now[-1] = NONE
@@ -286,10 +286,10 @@ class PJoin(StreamStreamJoin):
     # State purge
 
     def state_purge(self) -> Iterator[StreamJoinOutput]:
-        """Remove tuples that match a punctuation of the opposite stream. Those of a hash bucket on
-        disk are removed after a disk join of the bucket. That is run once as many tuples have come
-        since the last one as the bucket has on disk, so that the disk I/O is linear in the
-        input."""
+        """Remove tuples that match a punctuation of the opposite stream. Tuples of a hash bucket on
+        disk are removed after a disk join of the bucket. That disk join runs only when as many
+        tuples have come since the last one as the bucket has on disk, so that the disk I/O is
+        linear in the input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
             slots = (
@@ -323,9 +323,10 @@ class PJoin(StreamStreamJoin):
         yield from self._leave(side, slots[~wait])
 
     def _every_finished(self, side: int) -> np.ndarray:
-        """Return the slots of a memory portion, outside of the purge buffer, that no later tuple
-        can join. This examines all tuples, and not only those of new punctuations: a punctuation
-        that was propagated before the purge can no longer be listed."""
+        """Return the slots of a memory portion, outside of the purge buffer, whose tuples cannot be
+        joined with later tuples. All tuples are examined, and not only those that match new
+        punctuations, because a punctuation that was propagated before the purge can no longer be
+        listed."""
         log = self.state.memory[side]
         every = log.slots(DEAD | BUFFERED)
         parts = (every[first : first + OUTPUT_ROWS] for first in range(0, len(every), OUTPUT_ROWS))
@@ -337,8 +338,8 @@ class PJoin(StreamStreamJoin):
     ) -> np.ndarray:
         """Return the slots of a side's memory portion, outside of the purge buffer, whose tuples
         match any of these punctuations. With `times`, also return those that have become too old
-        for later tuples of the other stream. Constants are looked up; others need a pass over the
-        state."""
+        for later tuples of the other stream. Constants are looked up; other punctuations need a
+        pass over the state."""
         log = self.state.memory[side]
         found = [np.empty(0, np.int64)]
         if len(constants.codes) and log.live:
@@ -378,8 +379,8 @@ class PJoin(StreamStreamJoin):
         yield from self._empty_purge_buffer()
 
     def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
-        """Join everything in a hash bucket that was not joined yet. Then purge its disk portions,
-        and index them."""
+        """Join all pairs of a hash bucket that have not been joined yet. Then purge its disk
+        portions, and index them."""
         for left in self.state.finish(bucket):
             yield from self._leftover(left)
         yield from self._empty_purge_buffer()
@@ -401,8 +402,8 @@ class PJoin(StreamStreamJoin):
                 yield from self._leave(side, slots)
 
     def _finished_rows(self, side: int, tuples: Tuples, rows: np.ndarray) -> np.ndarray:
-        """Return which of these rows, int64[n], of a side's tuples no later tuple of the other
-        stream can join."""
+        """Return which of these rows, int64[n], of a side's tuples cannot be joined with later
+        tuples of the other stream."""
         within, times = self.spec.within, None
         if within:
             times = within.times(tuples.column(within.columns[side], rows))
@@ -412,7 +413,8 @@ class PJoin(StreamStreamJoin):
 
     def index_build(self) -> Iterator[StreamJoinOutput]:
         """Build the punctuation index: assign to each tuple in memory the pid of the first new
-        punctuation of its own stream that matches it, and count it there."""
+        punctuation of its own stream that matches the tuple, and increment that punctuation's
+        count."""
         for side, punctuations in enumerate(self.punctuations):
             if punctuations.indexed == punctuations.sequence:
                 continue
@@ -429,7 +431,7 @@ class PJoin(StreamStreamJoin):
 
     def _index_disk(self, side: int, bucket: int) -> None:
         """Index a side's tuples of a hash bucket on disk by the punctuations that have come since
-        they were indexed last."""
+        the tuples were indexed last."""
         disk, sequence = self.state.disk[side], self.punctuations[side].sequence
         if disk.tuples[bucket] and self._levels[side][bucket] < sequence:
             for block in disk.blocks(bucket):
@@ -520,7 +522,7 @@ class PJoin(StreamStreamJoin):
 
 def registry() -> Registry:
     """Return the default registry: eager or lazy purge by ``Monitor.purge_threshold``, lazy index,
-    and propagation pushed by count and by time, and pulled."""
+    and propagation by count, by time (push) and on request (pull)."""
     propagate = [Component.INDEX_BUILD, Component.PROPAGATION]
     return Registry(
         {

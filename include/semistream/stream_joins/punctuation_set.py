@@ -1,13 +1,13 @@
 """The punctuations of one stream: the punctuation set with its index, and the propagated (*closed*)
 punctuations.
 
-Deviation (section 3.5): the paper drops a punctuation once it is propagated. Then a later tuple of
-the other stream would stay for ever. So here it is kept as closed until the other stream has closed
-the same values; adjacent closed integers form one interval.
+Deviation (section 3.5): the paper drops a punctuation once it is propagated. A later tuple of the
+other stream would then stay for ever. Here the punctuation is kept as closed until the other stream
+has closed the same values; adjacent closed integers form one interval.
 
-Another deviation (section 3.5): the paper outputs a punctuation when its count is zero, though
-matching tuples may be counted for an earlier punctuation that it contains. Here it also waits for
-these, as Theorem 1 requires.
+Another deviation (section 3.5): the paper outputs a punctuation when its count is zero, although
+matching tuples may be counted for an earlier punctuation that it contains. Here the punctuation
+also waits for these tuples, as Theorem 1 requires.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class PunctuationSet:
     """Punctuations by pid, and their index. The index counts, for each punctuation, the tuples of
     its own stream in the state, in memory or on disk, whose first punctuation it is.
 
-    A punctuation may contain earlier ones. A tuple that matches several has the pid of the one that
-    arrived first (section 3.5). Between a constant and others this is always the constant, as a
-    constant that an earlier punctuation contains adds nothing and is not taken in.
+    A punctuation may contain earlier ones. A tuple that matches several has the pid of the
+    punctuation that arrived first (section 3.5). If one of these is a constant, it is always the
+    first: a constant that an earlier punctuation contains adds nothing and is not taken in.
     """
 
     def __init__(self, spec: StreamJoinSpec, side: int):
@@ -106,7 +106,7 @@ class PunctuationSet:
         )
 
     def growth(self, constants: Keys, others: Sequence[Punctuation]) -> int:
-        """Return the most bytes that adding these punctuations takes."""
+        """Return the largest number of bytes that adding these punctuations may take."""
         n, size = len(constants.codes), len(self.index["state"])
         new = max(n - len(self._free), 0)
         more = new + size // 2 if new else 0
@@ -129,8 +129,8 @@ class PunctuationSet:
         )
 
     def closing(self, count: int) -> int:
-        """Return the most bytes that closing `count` punctuations takes: an interval, and two
-        entries in lists of changes, for each."""
+        """Return the largest number of bytes that closing `count` punctuations may take: an
+        interval, and two entries in lists of changes, for each."""
         return ((Intervals.ROW if self.exact else 0) + 8) * count
 
     @property
@@ -144,7 +144,7 @@ class PunctuationSet:
 
     def match(self, keys: Keys) -> np.ndarray:
         """Return for each key the pid of the earliest punctuation that matches it, int32[n]: CLOSED
-        if that one is closed, NONE if no punctuation matches."""
+        if that punctuation is closed, NONE if no punctuation matches."""
         out = self._match_others(keys)
         if self.exact and len(out):
             self.open.match(keys.codes, out)
@@ -154,7 +154,7 @@ class PunctuationSet:
         return out
 
     def _match_others(self, keys: Keys) -> np.ndarray:
-        """Match keys as `match` does, but not with open constants, nor with closed constants of
+        """Match keys like `match`, but without open constants, and without closed constants of
         hashed keys. Return pids, int32[n]."""
         out, met = np.full(len(keys.codes), NONE, np.int32), False
         for column, table in self.intervals.items() if len(out) else ():
@@ -237,7 +237,8 @@ class PunctuationSet:
             self._add(p, pid)
 
     def _add(self, p: Punctuation, pid: int) -> None:
-        """Add a punctuation that is not a constant. It replaces closed ones that it contains."""
+        """Add a punctuation that is not a constant. The punctuation replaces closed ones that it
+        contains."""
         self.forms[pid] = p
         self.boxes = [(box, of) for box, of in self.boxes if of != CLOSED or not p.contains(box)]
         if not self.exact:
@@ -292,7 +293,7 @@ class PunctuationSet:
         self._free = np.concatenate([self._free, pids.astype(np.int32)])
 
     def _note(self, what: list[np.ndarray], pids: np.ndarray) -> None:
-        """Append to a list of changes those pids that the last snapshot has."""
+        """Append those of the pids that the last snapshot contains to a list of changes."""
         saved = pids[self.index["arrived"][pids] < self._saved_until]
         if len(saved):
             what.append(saved.astype(np.int32))
@@ -300,8 +301,8 @@ class PunctuationSet:
     # Purge and index
 
     def since(self, arrived: int) -> tuple[Keys, list[Punctuation]]:
-        """Return the open punctuations with sequence number `arrived` or later: constants, and
-        others."""
+        """Return the open punctuations with sequence number `arrived` or later, as (constants,
+        other punctuations)."""
         if arrived == self.sequence:
             return self._keys(np.empty(0, np.int32)), []
         index = self.index
@@ -313,23 +314,23 @@ class PunctuationSet:
         return np.flatnonzero((self.index["state"] == state) & (self.index["constant"] == constant))
 
     def _keys(self, pids: np.ndarray) -> Keys:
-        """Return the keys of constants, by ascending code."""
+        """Return the keys of constants in ascending order of their codes."""
         return (
             Keys(np.sort(self.index["code"][pids]), []) if self.exact else self.hashed.of(pids)[0]
         )
 
     def count(self, pids: np.ndarray, by: int) -> None:
         """Add `by` to the counts of punctuations. pids: int32[n], of tuples that entered the index
-        or left the state; negative ones are ignored."""
+        or left the state; negative pids are ignored."""
         count_by(pids, self.index["count"], by)
 
     # Propagation
 
     def propagable(self, disk_level: np.ndarray) -> np.ndarray:
-        """Return the pids that no tuple of the state matches (Theorem 1).
+        """Return the pids of punctuations that no tuple of the state matches (Theorem 1).
 
-        disk_level: int64[buckets], until which arrival the disk portion of each hash bucket is
-        indexed.
+        disk_level: int64[buckets], for each hash bucket the arrival number of punctuations up to
+        which its disk portion is indexed.
         """
         index = self.index
         pids = np.flatnonzero(
@@ -341,7 +342,7 @@ class PunctuationSet:
 
     def _without_blocked(self, pids: np.ndarray) -> np.ndarray:
         """Filter out the pids of punctuations that overlap an earlier punctuation which is not in
-        `pids`: a tuple that matches both is counted for the earlier one only."""
+        `pids`, because a tuple that matches both is counted for the earlier one only."""
         arrived = self.index["arrived"]
         rest = sorted(pids[~self.index["constant"][pids]].tolist(), key=arrived.__getitem__)
         if not rest:
@@ -358,8 +359,8 @@ class PunctuationSet:
         return pids[~np.isin(pids, held)]
 
     def close(self, pids: np.ndarray) -> Closed:
-        """Remove these punctuations from the set, and keep them as closed, except for constants and
-        boxes that another one contains."""
+        """Remove these punctuations from the set, and keep them as closed. Constants and boxes that
+        another closed punctuation contains are not kept."""
         self.closed_early |= bool((self.index["arrived"][pids] >= self.purged).any())
         constant = self.index["constant"][pids]
         mine, rest = pids[constant], pids[~constant]
@@ -390,7 +391,7 @@ class PunctuationSet:
         return Closed(constants, others)
 
     def closed_by(self, other: PunctuationSet) -> np.ndarray:
-        """Return the pids of closed hashed constants that the other stream has closed too."""
+        """Return the pids of closed hashed constants that the other stream has also closed."""
         keys, pids = self.hashed.of(self._pids(SHUT, constant=True))
         return pids[other.match(keys) == CLOSED]
 
@@ -403,14 +404,15 @@ class PunctuationSet:
         self._release(pids)
 
     def forgetting(self) -> int:
-        """Return the most bytes that forgetting half of the constants takes: two entries in lists
-        of changes for each pid."""
+        """Return the largest number of bytes that forgetting half of the constants may take: two
+        entries in lists of changes for each pid."""
         return 4 * len(self.index["state"]) + 8
 
     def forget_half(self) -> tuple[np.ndarray, np.ndarray]:
         """Forget half of the closed intervals and constants, those with the lower codes, and the
-        older half of the open constants. Return the pids of the latter, int32[n], and the pids that
-        their tuples get instead: of another punctuation that contains the constant, or NONE."""
+        older half of the open constants. Return the pids of these open constants, int32[n], and the
+        pids that their tuples get instead: of another punctuation that contains the constant, or
+        NONE."""
         pids = self._pids(OPEN, constant=True)
         pids = pids[np.argsort(self.index["arrived"][pids])][: -(-len(pids) // 2)]
         if self.exact:
@@ -435,8 +437,9 @@ class PunctuationSet:
     # Snapshots
 
     def saved(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        """Return the tables and values of a snapshot, or (changes) of the changes since the last
-        one. The few patterns over several columns are always saved whole."""
+        """Return the tables and values of a snapshot. changes: whether to return only the changes
+        since the last snapshot. The few patterns over several columns are always saved completely.
+        """
         name, index = f"{SIDES[self.side]} punctuations", self.index
         tables: dict[str, pa.Table] = {}
         for column, intervals in self.intervals.items():
@@ -480,8 +483,8 @@ class PunctuationSet:
 
     def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
         """Restore a snapshot. snapshots: the tables of a full snapshot, then of each change after
-        it; values: the values of the last one. The tuple counts are not restored: count them again.
-        """
+        it; values: the values of the last one. The tuple counts are not restored, so that the
+        caller must count them again."""
         name = f"{SIDES[self.side]} punctuations"
         for tables in snapshots:
             for column, intervals in self.intervals.items():
@@ -520,10 +523,12 @@ class PunctuationSet:
 
 
 def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -> None:
-    """Forget values that both streams have closed: no tuple with them will come, and none is held.
+    """Forget values that both streams have closed, because no tuple with these values will come,
+    and none is held.
 
-    newly: what `a` has just closed. An interval with an open end, a watermark's, is kept, so that
-    late tuples are still recognised as late; there are at most two per column.
+    newly: the punctuations that `a` has just closed. An interval with an open end, which comes from
+    a watermark, is kept, so that late tuples are still recognised as late; there are at most two
+    per column.
     """
     for column, table in a.intervals.items():
         mine, theirs = table.closed(), b.intervals[column].closed()

@@ -1,5 +1,5 @@
 """The tables that find a punctuation by a key: intervals of codes, and constants in a hash table or
-with their keys in full."""
+with their full keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE, CLOSED = -1, -2  # in the place of a pid
 
 class Intervals:
     """Intervals of the codes of one exact column: low..high (int64[n], closed, disjoint, ascending)
-    and pid (int32[n]). The arrays are never written: a change creates new ones."""
+    and pid (int32[n]). The arrays are never written to: a change creates new arrays."""
 
     # bytes: of the interval, of its copy during a change, and of the last snapshot's
     ROW = 3 * (8 + 8 + 4)
@@ -41,7 +41,7 @@ class Intervals:
             kernels.find_intervals(codes, self.low, self.high, self.pid, out)
 
     def new(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parts of low..high that lie in none of these intervals."""
+        """Return the parts of low..high that no interval of this object covers."""
         return _subtract(low, high, self.low, self.high, open_ends=False)
 
     def add(self, low: np.ndarray, high: np.ndarray, pid: int) -> None:
@@ -61,7 +61,7 @@ class Intervals:
         self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
 
     def keep(self, which: np.ndarray) -> None:
-        """Keep only these intervals. which: bool[n], or indices."""
+        """Keep only the selected intervals. which: a mask, bool[n], or indices."""
         self.low, self.high, self.pid = self.low[which], self.high[which], self.pid[which]
 
     def close(self, pids: np.ndarray) -> None:
@@ -84,15 +84,15 @@ class Intervals:
         return self.low[which], self.high[which]
 
     def forget(self, low: np.ndarray, high: np.ndarray) -> None:
-        """Cut low..high out of the closed intervals. An interval with an open end stays whole, as
-        this takes no more memory."""
+        """Cut low..high out of the closed intervals. An interval with an open end stays whole,
+        because this takes no more memory."""
         left = _subtract(*self.closed(), low, high, open_ends=True)
         self.keep(self.pid != CLOSED)
         self.insert(*left, np.full(len(left[0]), CLOSED))
 
     def saved(self, changes: bool) -> tuple[np.ndarray, pa.Table]:
-        """Return (`low` of the intervals that have gone since the last snapshot, a table of the new
-        intervals). Without `changes`, all intervals are new."""
+        """Return (`low` of the intervals that were removed since the last snapshot, a table of the
+        new intervals). Without `changes`, all intervals count as new."""
         old, new = self._saved, (self.low, self.high, self.pid)
         self._saved = new
         came = _others(new, old) if changes else np.arange(len(self.low))
@@ -114,16 +114,17 @@ def _subtract(
     other_high: np.ndarray,
     open_ends: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the other intervals out of the intervals [low, high]. Return the (low, high) of what is
-    left. All arrays are int64, and both sets of intervals ascending and disjoint. open_ends:
-    whether an interval with an open end stays whole."""
+    """Cut the other intervals out of the intervals [low, high]. Return the (low, high) of the
+    remaining intervals. All arrays are int64; the intervals of each set are ascending and disjoint.
+    open_ends: whether an interval with an open end stays whole."""
     out = [np.empty(len(low) + len(other_low), np.int64) for _ in range(2)]
     left = kernels.subtract(low, high, other_low, other_high, open_ends, *out)
     return out[0][:left], out[1][:left]
 
 
 def _others(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the rows of a that b lacks. Both have columns low, high and pid, and ascend."""
+    """Return the rows of a that b lacks. Both have columns low, high and pid, and ascending
+    rows."""
     at = np.searchsorted(b[0], a[0])
     there = np.flatnonzero(at < len(b[0]))
     same = np.zeros(len(a[0]), bool)
@@ -146,8 +147,8 @@ class OpenConstants:
         return self.table.nbytes
 
     def growth(self, count: int) -> int:
-        """Return the bytes that `count` more constants take, including the table that is
-        replaced."""
+        """Return the bytes that `count` more constants take. During the change, these include the
+        table that is replaced."""
         fits = self.used + count <= self.LOAD * len(self.table)
         return 0 if fits else self._wanted(count) * self.POSITION
 
@@ -176,7 +177,7 @@ class OpenConstants:
 
 
 class HashedConstants:
-    """Constants of keys whose codes are hashes, open and closed: code (int64[n], ascending), pid
+    """Constants, open and closed, of keys whose codes are hashes: code (int64[n], ascending), pid
     (int32[n]) and the keys, which are compared in full."""
 
     def __init__(self, kinds: Sequence[pa.DataType]):
@@ -197,7 +198,7 @@ class HashedConstants:
         return rows[same], self.pid[entries[same]]
 
     def of(self, pids: np.ndarray) -> tuple[Keys, np.ndarray]:
-        """Return (keys of these pids, the pid of each key)."""
+        """Return (the keys of these pids, the pid of each key)."""
         rows = np.flatnonzero(np.isin(self.pid, pids))
         return self.keys.take(rows), self.pid[rows]
 

@@ -1,9 +1,10 @@
 """Punctuations (Ding, Mehta, Rundensteiner, Heineman, section 2.2): patterns over the join columns
 that no later tuple matches.
 
-In plain form, as sources and JSON write it, a punctuation is a mapping of join columns to patterns,
+In plain form, which sources and JSON use, a punctuation is a mapping of join columns to patterns,
 where a missing column is a wildcard. A pattern is a value (constant), ``{"range": [low, high]}``
-(closed; None: an open end), ``{"in": [values]}``, ``{"any": true}`` or ``{"none": true}``.
+(closed; None stands for an open end), ``{"in": [values]}``, ``{"any": true}`` or ``{"none":
+true}``.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ Interval = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern of one attribute, as a union of disjoint closed intervals in ascending order; None
-    is an open end. A wildcard is ((None, None),), a constant ((v, v),), the empty pattern ()."""
+    """A pattern of one attribute, as a union of disjoint closed intervals in ascending order. None
+    stands for an open end. A wildcard is ((None, None),), a constant ((v, v),), the empty pattern
+    ()."""
 
     intervals: tuple[Interval, ...] = ((None, None),)
 
@@ -187,8 +189,8 @@ class Punctuation:
 
 
 class Keys(NamedTuple):
-    """Keys without nulls: codes int64[n], and their values by join column in canonical types. With
-    exact codes the values are left out."""
+    """Keys without nulls: codes int64[n], and their values by join column in canonical types. If
+    codes are exact, the values are left out."""
 
     codes: np.ndarray
     values: list[pa.Array]
@@ -248,8 +250,8 @@ def parse(
 
 
 def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
-    """Return the constants of a batch, without those with a null. Raises ConfigError if a join
-    column is missing."""
+    """Return the constants in a batch, without constants that have a null. Raises ConfigError if a
+    join column is missing."""
     columns = spec.key_columns(side)
     if missing := [c for c in columns if c not in batch.schema.names]:
         raise ConfigError(
@@ -302,5 +304,5 @@ def code_intervals(pattern: Pattern, kind: pa.DataType) -> tuple[np.ndarray, np.
 
 
 def exact_columns(spec: StreamJoinSpec) -> tuple[int, ...]:
-    """Return the join columns whose values have the order of their codes."""
+    """Return the join columns whose values have the same order as their codes."""
     return tuple(i for i, k in enumerate(spec.keys.types) if is_exact(k))

@@ -58,7 +58,7 @@ def open_stream_join(
     parameters: Mapping[str, Any] | None = None,
 ) -> StreamStreamJoin:
     """Open a stream-stream join. memory: M, bytes; on: (left column, right column) pairs;
-    parameters: the algorithm's. Raises ConfigError for settings that cannot work."""
+    parameters: the algorithm's parameters. Raises ConfigError for settings that cannot work."""
     entry = find_entry(REGISTRY, algorithm)
     settings = entry.parameters.load(dict(parameters or {}))
     spec = stream_join_spec(entry.name, memory, left, right, on, join_type, within)

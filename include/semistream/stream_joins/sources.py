@@ -1,7 +1,7 @@
 """Sources of punctuations: rows of the stream, a unique key, a watermark, clustered arrival.
 
 Each source turns a chunk of its stream into steps: tuples, and the punctuations that follow them,
-which hold for all later tuples. A stream that breaks a promise does not cause wrong answers: the
+which hold for all later tuples. If a stream violates its guarantee, answers are not wrong: the
 operator returns a tuple against a punctuation as `against_punctuation`, and joins the others
 exactly.
 """
@@ -33,8 +33,8 @@ class Step(NamedTuple):
 
 
 class PunctuationSource(ABC):
-    """A source that derives punctuations from one stream. state: values that JSON can hold, for a
-    snapshot; it is updated in place."""
+    """A source that derives punctuations from one stream. state: values for a snapshot, in types
+    that JSON can hold; they are updated in place."""
 
     state: dict[str, Any]
 
@@ -44,20 +44,19 @@ class PunctuationSource(ABC):
         them."""
 
     def end_batch(self) -> list[Punctuations]:
-        """Return the punctuations that hold after a micro-batch, and did not hold before its
-        end."""
+        """Return the punctuations that hold from the end of a micro-batch on."""
         return []
 
 
 class PunctuationRows(PunctuationSource):
     """Punctuations that are rows of the stream, marked by a column.
 
-    A column of booleans marks a row whose join columns are the pattern; null there is a wildcard. A
-    column of strings has the pattern, as JSON of the plain form (``punctuations``); null or empty:
-    the row is a tuple.
+    A boolean column marks a row whose join columns are the pattern; null in a join column is a
+    wildcard. A column of strings contains the pattern, as JSON of the plain form
+    (``punctuations``); if it is null or empty, the row is a tuple.
 
-    The marked rows promise what they declare. A tuple that violates such a promise in a later chunk
-    is quarantined.
+    A marked row guarantees that its pattern matches no later tuple. A tuple that violates the
+    guarantee in a later chunk is quarantined.
     """
 
     def __init__(self, column: str, on: Sequence[str]):
@@ -112,8 +111,8 @@ class UniqueKey(PunctuationSource):
     """Punctuations from a unique key: the join columns are a key of the stream, and a constant
     follows each tuple.
 
-    The stream promises that no key comes twice. A second tuple of a key is quarantined, in the same
-    chunk too.
+    The stream guarantees that no key occurs twice. A second tuple of a key is quarantined, even
+    within the same chunk.
     """
 
     def __init__(self, on: Sequence[str]):
@@ -139,9 +138,9 @@ class Watermark(PunctuationSource):
     """Punctuations from advancing event time: a range over a column of times follows each chunk
     with a newer time.
 
-    The stream promises that no tuple is older than the newest so far by more than the delay. A
-    tuple that nevertheless comes later, in a later chunk, is quarantined. The column is a join
-    column or one of ``Within``. delay: an integer for integer columns.
+    The stream guarantees that no tuple is older than the newest so far by more than the delay. A
+    tuple that violates the guarantee in a later chunk is quarantined. The column is a join column
+    or one of ``Within``. delay: an integer for integer columns.
     """
 
     def __init__(self, column: str, delay: timedelta | int):
@@ -189,8 +188,8 @@ class Watermark(PunctuationSource):
 class Clustered(PunctuationSource):
     """Punctuations from clustered keys: a constant follows each change of the key.
 
-    The stream promises that a key does not return after another one. If one does, in a later chunk,
-    its tuples are quarantined. The state has the key of the last tuple, which is open.
+    The stream guarantees that a key does not return after another key. If it does, in a later
+    chunk, its tuples are quarantined. The state contains the key of the last tuple, which is open.
     """
 
     def __init__(self, on: Sequence[str]):

@@ -27,13 +27,13 @@ JOIN_TYPES = {
 
 
 class Within(NamedTuple):
-    """An added join condition: the times of the left and of the right tuple differ by at most the
-    distance.
+    """An additional join condition: the times of the left and of the right tuple differ by at most
+    the distance.
 
-    This condition lets a watermark purge. A watermark promises that no later tuple of its stream
-    has an older time. With an equijoin on other columns alone, such a tuple may still match one of
-    any age. With the condition, as in Spark's time-range join, a tuple that is older than the other
-    stream's watermark by the distance or more has met all its partners.
+    With this condition a watermark can purge tuples. A watermark guarantees that no later tuple of
+    its stream has an older time. With an equijoin on other columns alone, such a tuple may still
+    match a tuple of any age. With the condition, as in Spark's time-range join, a tuple that is
+    older than the other stream's watermark by the distance or more has met all its partners.
     """
 
     left: str
@@ -74,7 +74,7 @@ class StreamJoinSpec:
 
     def codes(self, side: int, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         """Return (key codes int64[n], valid bool[n]) of a batch. A tuple is not valid if a join
-        column, or the time column of ``within``, is null: it has no partner."""
+        column, or the time column of ``within``, is null. Such a tuple has no partner."""
         codes, valid = self.keys.master_codes(batch) if side else self.keys.stream_codes(batch)
         if self.within and (times := batch.column(self.within.columns[side])).null_count:
             valid = valid & times.is_valid().to_numpy(zero_copy_only=False)
@@ -98,7 +98,7 @@ class StreamJoinSpec:
     @property
     def output_schema(self) -> pa.Schema:
         """The schema of the joined rows: the columns of the left stream, then those of the right
-        one. A right column that has the name of a left column is called ``right_NAME``."""
+        stream. A right column with the name of a left column is called ``right_NAME``."""
         left, right = self.schemas
         return pa.schema(
             [*left, *(f.with_name(f"right_{f.name}") if f.name in left.names else f for f in right)]
@@ -148,7 +148,7 @@ def stream_join_spec(
 
 def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
     """Resolve the types of the columns of `within`, and the distance. Raises ConfigError for
-    columns that have no times, and for types that do not suit each other."""
+    columns without times, and for types that do not fit each other."""
     kinds: list[pa.DataType] = []
     for side, name, schema in zip(SIDES, within[:2], schemas, strict=True):
         check_name("within", f"must name a column of the {side}", name, schema.names)

@@ -41,13 +41,14 @@ PID, FLAGS = "__pid", "__flags"
 
 
 def held_rows(memory: float) -> int:
-    """Return the most tuples that a disk join holds while streams come, for M of `memory` bytes."""
+    """Return the largest number of tuples that a disk join holds before the streams end, for M of
+    `memory` bytes."""
     return max(int(memory // DISK_SHARE // HeldTuples.ROW), LEAST_ROWS)
 
 
 @lru_cache(maxsize=1)
 def _scratch(_process: int) -> Path:
-    """Return the scratch directory, one for all operators of a process."""
+    """Return the scratch directory, which all operators of a process share."""
     return scratch_directory()
 
 
@@ -55,7 +56,7 @@ class State:
     """The join state: ``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS),
     departures (DTS) and probes.
 
-    Each tuple, relocation and disk join has a time of its own, so that two times are never equal.
+    The clock advances for each tuple, relocation and disk join, so that no two times are equal.
     """
 
     def __init__(self, spec: StreamJoinSpec):
@@ -105,10 +106,10 @@ class State:
             yield run.pid, run.flags
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
-        """Return how many of the next tuples can be stored now. sizes: heap bytes of each.
+        """Return how many of the next tuples can be stored now. sizes: heap bytes of each tuple.
 
-        While tuples can go to disk, a nearly full directory is not filled to its last position, as
-        it would take the remaining tuples one by one.
+        While tuples can be moved to disk, a nearly full directory is not filled to its last
+        position, because it would then accept the remaining tuples only one by one.
         """
         slot, count, directory = self.memory[side].slot_bytes, len(sizes), self.directory
         live = 0 if directory.fits(count) else directory.live
@@ -131,13 +132,14 @@ class State:
 
     @property
     def free(self) -> int:
-        """Bytes of M that no component takes."""
+        """Bytes of M that no component uses."""
         return self.arena.budget - sum(self._components().values())
 
     # Garbage of tuples that have left
 
     def compact(self, share: int = GARBAGE_SHARE) -> bool:
-        """Compact each log whose garbage is at least 1/share of M. Return whether there was any."""
+        """Compact each log whose garbage is at least 1/share of M. Return whether there was such a
+        log."""
         found = [m for m in self.memory if m.dead and m.garbage * share >= self.spec.memory]
         for log in found:
             log.compact()
@@ -153,8 +155,8 @@ class State:
     # State relocation
 
     def relocate(self) -> None:
-        """Move the largest hash buckets of either stream to disk, a quarter of M in all. Raises
-        NotEnoughMemory when there is nothing to move."""
+        """Move the largest hash buckets of either stream to disk, a quarter of M in total. Raises
+        NotEnoughMemory when no bucket can be moved."""
         counts = [log.bucket_counts() for log in self.memory]
         sizes = np.concatenate(
             [c * (m.bytes / max(m.end, 1)) for c, m in zip(counts, self.memory, strict=True)]
@@ -199,7 +201,7 @@ class State:
         return disk
 
     def remove(self) -> None:
-        """Delete the files on disk. The state cannot be used any more."""
+        """Delete the files on disk. The state cannot be used afterwards."""
         for disk in self.disk:
             if disk.directory != Path():
                 shutil.rmtree(disk.directory, ignore_errors=True)
@@ -239,8 +241,8 @@ class State:
 
     def waits(self, side: int, codes: np.ndarray, ats: np.ndarray) -> np.ndarray:
         """Return which tuples of a memory portion may still match tuples of the other stream's disk
-        portion, bool[n]. A tuple may if it came after one of these had left memory, and after the
-        last disk join with all of them."""
+        portion, bool[n]. These are tuples that came after a tuple of the disk portion had left
+        memory, and after the last disk join with the whole disk portion."""
         disk = self.disk[1 - side]
         if not disk.total:
             return np.zeros(len(codes), bool)
@@ -275,7 +277,7 @@ class State:
             yield block
 
     def _in_memory(self, side: int, bucket: int) -> Iterator[Block]:
-        """Yield the bucket's memory portion, including the purge buffer."""
+        """Yield the blocks of the bucket's memory portion, including the purge buffer."""
         log = self.memory[side]
         return self._pieces(log, log.of_buckets(np.array([bucket]), log.bucket_counts()[[bucket]]))
 
@@ -283,8 +285,9 @@ class State:
         self, bucket: int, side: int, blocks: Iterable[Block], others: Callable[[], Iterable[Block]]
     ) -> Iterator[Leftover]:
         """Run a block nested loop: hold as many tuples of one side as fit into memory, join them
-        with all blocks of the other side, and repeat with the next tuples. side: that of `blocks`;
-        others: returns the blocks of the other side, once for each round."""
+        with all blocks of the other side, and repeat with the next tuples. side: the side of
+        `blocks`; others: a function that returns the blocks of the other side; it is called for
+        each round."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
         done, held = int(self.done[bucket]), self._held
         for _ in held.fill(blocks, self._together):
@@ -307,8 +310,8 @@ class State:
 
     def end(self) -> bool:
         """Prepare for the end of the streams. If a hash bucket is larger than a disk join can hold,
-        all tuples in memory must go to disk, and their memory goes to the disk join. Return whether
-        there are more tuples to move."""
+        all tuples in memory must be moved to disk, and their memory is used for the disk join.
+        Return whether there are more tuples to move."""
         on_disk = self.disk[LEFT].tuples
         rows = int((self.memory[LEFT].bucket_counts() + on_disk).max(initial=0))
         if rows <= self._held.rows or not any(disk.total for disk in self.disk):
@@ -328,13 +331,13 @@ class State:
     # Snapshots
 
     def saved(self, changes: bool) -> JoinState:
-        """Return a snapshot, or (changes) the changes since the last one. A whole snapshot is
-        returned if it is smaller than the changes since the last whole one.
+        """Return a snapshot. changes: whether the changes since the last snapshot suffice; a whole
+        snapshot is returned anyway if it is smaller than the changes since the last whole one.
 
-        Its tables are, for each stream: ``left``, tuples in memory (all, or the new ones, to be
-        read before the state changes); ``left gone``, the arrival times of tuples that have left;
-        ``left changed``, tuples whose pid or flags have changed; and the marks of each run on disk.
-        Files of runs are linked.
+        Its tables are, for each stream: ``left``, tuples in memory (all tuples or the new ones; to
+        be read before the state changes); ``left gone``, the arrival times of tuples that have
+        left; ``left changed``, tuples whose pid or flags have changed; and the marks of each run on
+        disk. Files of runs are linked.
         """
         since = [log.changes() for log in self.memory]
         self._changed += sum(
@@ -379,7 +382,7 @@ class State:
 
     @staticmethod
     def _in_pieces(log: TupleLog, which: np.ndarray) -> pa.RecordBatchReader:
-        """Return a reader of the tuples that `which`, bool[slots], selects."""
+        """Return a reader of the tuples that the mask `which`, bool[slots], selects."""
         schema = pa.schema(
             [
                 *log.schema,
@@ -412,8 +415,8 @@ class State:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def restore(self, *states: JoinState) -> None:
-        """Restore a whole snapshot and the changes after it. Tuples that no longer fit into memory,
-        as M is smaller, go to disk."""
+        """Restore a whole snapshot and the changes after it. If M is now smaller, tuples that no
+        longer fit into memory are moved to disk."""
         last = states[-1]
         values = last.values["state"]
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
@@ -436,8 +439,8 @@ class State:
         self.account()
 
     def _take_up(self, side: int, batch: pa.RecordBatch) -> None:
-        """Put the tuples of a snapshot back into a side's memory portion. What does not fit goes to
-        disk."""
+        """Put the tuples of a snapshot back into a side's memory portion. Tuples that do not fit
+        are moved to disk."""
         log = self.memory[side]
         rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
         sizes, first = variable_bytes(rows), 0
@@ -455,7 +458,7 @@ class State:
 
 
 class _Since:
-    """The changes of one stream's tuples that snapshots after a given one have recorded."""
+    """The changes of one stream's tuples that later snapshots have recorded."""
 
     def __init__(self, side: int, states: Sequence[JoinState]):
         gone = [s.tables[f"{SIDES[side]} gone"][ATS].to_numpy() for s in states]
@@ -469,8 +472,8 @@ class _Since:
         self._ats = ats[self._order]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the tuples of a snapshot that have not been removed since, with their newest flags
-        and pids."""
+        """Return the tuples of a snapshot without those that were removed later, with their newest
+        flags and pids."""
         ats = batch.column(ATS).to_numpy()
         at = np.searchsorted(self._ats, ats, "right") - 1
         known = np.flatnonzero(at >= 0)

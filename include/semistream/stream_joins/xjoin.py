@@ -41,7 +41,7 @@ class XJoin(StreamStreamJoin):
     1. Memory with memory: each tuple, as it arrives (`memory_join`). When M is full, the largest
        hash buckets go to disk (`state_relocation`).
     2. Memory with disk: while both streams are silent (`disk_join`).
-    3. Disk with disk, and all pairs that remain: at the end (`drain`).
+    3. Disk with disk, and all remaining pairs: at the end (`drain`).
     """
 
     def __init__(self, spec: StreamJoinSpec, parameters: XJoinParameters):
