@@ -1,15 +1,15 @@
-"""The streaming app: it reads micro-batches of one or two streams, joins and loads each exactly
-once, drains, stops.
+"""The streaming app. It reads micro-batches of one or two streams, joins and loads each exactly
+once, drains, and stops.
 
 A micro-batch is partitioned by the key's bucket, so that partition p of P has every tuple whose key
 lies in the buckets of R that operator p owns (``exchange``). A task joins and loads its partition
 and returns one summary row. Joined rows never enter the JVM. A source says whether tasks read its
 tuples themselves or Spark brings them (``sources``).
 
-``App`` is the load's life cycle: what is done with a micro-batch, between two, and at a stop.
-``query`` has the Spark query that brings the micro-batches, ``commit`` the commit protocol,
-``planning`` (for two streams ``stream_stream_planning``) chooses the plan of the join,
-``join_operator`` is what a task runs, and ``summary`` describes what the run has done.
+``App`` is the life cycle of the load: what happens in a micro-batch, between two micro-batches, and
+at a stop. ``query`` has the Spark query that brings the micro-batches, ``commit`` the commit
+protocol, ``planning`` (for two streams ``stream_stream_planning``) chooses the plan of the join, a
+task runs ``join_operator``, and ``summary`` describes the results of the run.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class App:
     # ---- the query's life
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
-        """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT;
-        then drain. Return the summary."""
+        """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT.
+        Then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         self.planner.one_machine = is_local(spark.sparkContext.master)
         self.status.update(spark_ui=spark.sparkContext.uiWebUrl or "")
@@ -136,8 +136,8 @@ class App:
             return self._run_to_end(query)
 
     def leave(self) -> dict[str, Any]:
-        """End a run that was asked to stop before Spark was there, and return its summary. What a
-        former run has left is finished by the next one."""
+        """End a run that was asked to stop before Spark was ready. Return its summary. Unfinished
+        work of a former run is left to the next run."""
         log.info("asked to stop before Spark was there: nothing was begun")
         self._stopping = True
         with self.commits:
@@ -173,8 +173,8 @@ class App:
         return self._ended(listed)
 
     def idle(self) -> dict[str, Any] | None:
-        """Do without Spark what a run that finds nothing to do does, and return its summary; None
-        if there is something to do. Raises SemistreamError where a run would."""
+        """Run without Spark if there is nothing to do. Return the summary; None if there is
+        something to do. Raises SemistreamError in the same cases as ``run``."""
         listed = time.time()
         with self.commits:
             plan = plan_of_idle_load(self.settings, self.job, self.commits, self.planner)
@@ -187,9 +187,9 @@ class App:
 
     def replay(self, file: Path | None) -> Replayed:
         """Join open tuples of ``unmatched`` again in this process, with the dimensions' current
-        versions: all of them, or those of a file, as they were mended there. Raises ConfigError if
-        nothing was loaded, while something is left to be finished, and for a file that cannot be
-        taken."""
+        versions. These are all open tuples, or the tuples of a file, with the user's corrections.
+        Raises ConfigError if nothing was loaded, if a batch is unfinished, and for a file that
+        cannot be used."""
         assert self.resolving is not None
         with self.commits:
             progress, schema = self.commits.take_up(), former_schema(self.checkpoint, 0)
@@ -207,8 +207,8 @@ class App:
         return replayed
 
     def _ended(self, listed: float) -> dict[str, Any]:
-        """Record the end of a run and return its summary. listed: when the source was listed, s
-        since 1970."""
+        """Record the end of a run and return its summary. listed: the time at which the source was
+        listed, in seconds since 1970."""
         if (
             self.settings.trigger == AVAILABLE_NOW
             and not self._stopping
@@ -263,8 +263,8 @@ class App:
 
     def _note_schemas(self, first: bool) -> None:
         """Record the streams' columns. If the columns have changed, a drained load continues with
-        the new columns, and a load with waiting tuples with the former ones. first: whether no
-        batch was begun before."""
+        the new columns, and a load with waiting tuples continues with the former ones. first:
+        whether no batch has begun before."""
         now = [encode_schema(schema) for schema in self.schemas]
         known = read_checked(self.checkpoint / SCHEMAS, RESTORE)
         if not first and (known is None or known["streams"] != now):
@@ -289,8 +289,8 @@ class App:
             ) from None
 
     def _cannot_go_on(self, plan: Plan[Any], error: SemistreamError) -> SemistreamError:
-        """Return the error to raise if the plan that waiting or begun tuples need cannot be
-        opened."""
+        """Return the error for a plan that cannot be opened, although waiting tuples or an
+        unfinished batch need it."""
         snapshots = [join.snapshot for join in plan.joins if isinstance(join, RolePlan)]
         if not snapshots or not isinstance(error, StateError):
             return error
@@ -308,7 +308,8 @@ class App:
         )
 
     def _between(self) -> bool:
-        """Do what is due between two micro-batches. Return whether no further one shall begin."""
+        """Do the work that is due between two micro-batches. Return whether no further micro-batch
+        shall begin."""
         self.commits.check()
         if self._stopping or (self.stop_requested() and self._stop_at_border()):
             return True
@@ -322,7 +323,7 @@ class App:
         return False
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
-        """Process a micro-batch. Raises Stopped for one that comes after the stop."""
+        """Process a micro-batch. Raises Stopped for a micro-batch that comes after the stop."""
         with self._border:
             self._begun = time.monotonic()
             try:
@@ -362,8 +363,8 @@ class App:
                 self._finish(batch)
 
     def _finish_begun(self, batch: MicroBatch) -> None:
-        """Finish a batch that a crash interrupted, with the plan and the states that it was begun
-        with."""
+        """Finish a batch that a crash interrupted, with the plan and the states with which it had
+        begun."""
         begun = self.commits.progress
         if batch.has_changed(begun):
             self.commits.take_back()
@@ -374,8 +375,8 @@ class App:
         self._finish(batch)
 
     def _change_plan(self, batch: MicroBatch | None) -> None:
-        """Start using a new master version, or changed settings, after draining what waits under
-        the old plan. batch: the one that begins, None if none does."""
+        """Start using a new master version, or changed settings, after draining the tuples that
+        wait under the old plan. batch: the micro-batch that begins, None if none does."""
         plan = self.planner.change(
             lambda: (
                 pa.RecordBatch.from_pylist([], self.schemas[0])
@@ -399,8 +400,8 @@ class App:
         self.status.update(master_version=plan.version)
 
     def _take_up_versions(self) -> None:
-        """Take up newer versions of dimensions, although no micro-batch begins, if they resolve
-        tuples or fill facts in."""
+        """Start using newer versions of dimensions although no micro-batch begins, if they resolve
+        tuples or complete facts."""
         if self.resolving is None:
             return
         if self.resolving.due:
@@ -409,7 +410,8 @@ class App:
 
     def _check_output(self, batch: MicroBatch) -> None:
         """Estimate how many rows the batch will write if several master rows can match a tuple. The
-        first estimate is logged; a batch that would exceed max_output_rows raises TooManyRows."""
+        first estimate is logged. Raises TooManyRows for a batch that would exceed max_output_rows.
+        """
         if not isinstance(self.settings, LoadSettings):
             return
         joins = [join for join in self.planner.plan.joins if many_to_many(join)]
@@ -444,7 +446,7 @@ class App:
             )
 
     def _drain(self) -> None:
-        """Finish the waiting tuples. The caller holds the border lock."""
+        """Finish the waiting tuples. The caller must hold the border lock."""
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
@@ -455,8 +457,8 @@ class App:
         self._finish(None)
 
     def _finish(self, batch: MicroBatch | None) -> None:
-        """Join, load and commit what was begun. What follows a batch (batch None) reads no
-        source."""
+        """Join, load and commit the begun micro-batch. batch: None for a drain or a resolving load,
+        which read no source."""
         at = self.commits.progress
         work = Work(
             self.app,
@@ -500,9 +502,9 @@ class App:
         )
 
     def _listed(self, at: Progress) -> float | None:
-        """Return the time before which every file of the source is in this batch or an earlier one.
-        Return None if that is unknown, for instance because Spark will give further batches of what
-        it has listed."""
+        """Return a time such that every older file of the source is in this batch or an earlier
+        one. Return None if no such time is known, for instance because Spark will give further
+        batches of the files that it has already listed."""
         more = (
             at.drain
             or self.settings.trigger == AVAILABLE_NOW
@@ -511,10 +513,12 @@ class App:
         return None if more or not at.sources else self._called
 
     def _look_into_misses(self) -> list[str]:
-        """Warn if many tuples of this run have no master data, or more than in former runs, and say
-        why their keys may match nothing. Return the sentences. A run looks at its end; one whose
-        trigger is an interval also while it goes on, until there is something to say, whenever its
-        tuples have doubled."""
+        """Log warnings about tuples of this run without master data if there are many of them, or
+        more than in former runs, with likely reasons. Return the sentences.
+
+        A run with trigger availableNow calls this at its end. Other runs also call it whenever the
+        number of their tuples has doubled, until there is a warning.
+        """
         number = self.commits.last
         misses = any(of["unmatched"] or of["missed"] for of in self.totals.inputs.values())
         if not isinstance(self.job, Job) or number is None or not misses:
@@ -539,8 +543,8 @@ class App:
         return said
 
     def _passed(self, plan: RolePlan) -> Passed | None:
-        """Return the tuples that one left join of several has let pass; None for an inner join, or
-        where they are not in the warehouse."""
+        """Return the tuples that a left join has passed on without a match, if there are several
+        joins. Return None for an inner join, or if the tuples are not in the warehouse."""
         if plan.join_type == "inner" or not self.commits.sink.in_warehouse:
             return None
         facts = existing_table(self.commits.warehouse.engine, self.job.fact_table)
@@ -555,8 +559,8 @@ class App:
         return over or self.signals.came.is_set() or stop_requested(self.checkpoint)
 
     def _stop_at_border(self) -> bool:
-        """Let no further micro-batch begin and return True. Return False if a batch is being
-        processed, or is still to be finished after a crash."""
+        """Prevent further micro-batches from beginning, and return True. Return False if a batch is
+        being processed, or must still be finished after a crash."""
         if not self._border.acquire(timeout=POLL):
             return False
         try:
@@ -572,8 +576,8 @@ class App:
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) -> Planner:
-    """Return the planner for the settings and the job: a stream with dimensions, or two
-    streams."""
+    """Return the planner for the settings and the job, which has either one stream with dimensions
+    or two streams."""
     if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):
         return StreamStreamPlanner(settings, job)
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)

@@ -1,8 +1,8 @@
-"""``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that it
-starts sooner.
+"""``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that
+Spark starts faster.
 
 This uses the JVM's class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` the JVM maps
-classes that it would otherwise read, verify and link at each start. It ignores an archive of
+classes that it would otherwise read, verify and link at each start. The JVM ignores an archive of
 another JVM, or of other jars.
 """
 
@@ -50,7 +50,7 @@ def write_archive(path: Path) -> None:
 
 
 def load_classes() -> None:
-    """Run what an app runs: micro-batches of files, Python tasks, a shuffle."""
+    """Run the same operations as an app: micro-batches of files, Python tasks, a shuffle."""
     from pyspark.sql import DataFrame
 
     from semistream.streaming.query import SESSION

@@ -1,5 +1,4 @@
-"""The same join as a function from a batch DataFrame to a joined one, for people who continue in
-Spark SQL."""
+"""The same join as a function on a batch DataFrame, for people who continue in Spark SQL."""
 
 from __future__ import annotations
 
@@ -39,12 +38,12 @@ def join_dataframe(
     partitions share.
 
     snapshot: snapshots/<master>, whose current version is taken, or one version's directory; every
-    executor reads it. on: a column name, several, or (stream column, master column) pairs. columns:
-    master columns to add (None: all but the join columns); one that df has too is named
-    <master>_<column>. join_type: inner, or left (tuples without a match have nulls). partitions: 0
-    is Spark's default parallelism. Timestamps are UTC. The result is lazy, like every DataFrame;
-    its rows return to the JVM, which the streaming app avoids. Texts of key columns are normalised
-    as the snapshot's formats say. Raises ConfigError.
+    executor reads it. on: a column name, several names, or (stream column, master column) pairs.
+    columns: master columns to add (None: all but the join columns). If df also has a column of this
+    name, the added column is called <master>_<column>. join_type: inner, or left (tuples without a
+    match have nulls). partitions: 0 is Spark's default parallelism. Timestamps are UTC. The result
+    is lazy, like every DataFrame; its rows return to the JVM, which the streaming app avoids. Texts
+    of key columns are normalised according to the snapshot's formats. Raises ConfigError.
     """
     pairs = (
         [(on, on)]
@@ -90,7 +89,7 @@ def join_dataframe(
 def _in_form(
     stream: pa.Schema, forms: dict[str, ColumnFormat]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function that normalises key columns as the snapshot's formats say."""
+    """Return a function that normalises key columns according to the snapshot's formats."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

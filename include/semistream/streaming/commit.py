@@ -1,6 +1,7 @@
-"""The commit protocol of one app on one checkpoint, and its recovery. It knows nothing of Spark.
+"""The commit protocol of one app on one checkpoint, and its recovery. This module is independent of
+Spark.
 
-A micro-batch, or what follows it, passes these steps::
+A micro-batch, or a load that follows it under the same number, passes these steps::
 
     begin     progress.json is written: which batch, with which plan, from which join states
     (tasks)   join their partitions, write their states and hand their rows to the sink
@@ -9,8 +10,8 @@ A micro-batch, or what follows it, passes these steps::
     wait      the next step waits until that commit is made
 
 A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was recorded, and
-says what was begun and not committed: that is finished with the same plan, from the same states,
-before anything else begins.
+returns a begun batch that was not committed. That batch is finished with the same plan, from the
+same states, before anything else begins.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ log = logging.getLogger(__name__)
 
 
 class Commits(AbstractContextManager["Commits"]):
-    """The commits of an app. last: the newest commit; loads: its records, empty under a new plan;
-    pending: what was begun and is not committed; committed_at: the time of the newest commit,
-    by ``time.monotonic``; run_started: when the run began, s since 1970; looked_up: see
-    ``Progress``, for what is begun from now on."""
+    """The commits of an app. last: the newest commit; loads: records of this commit, empty under a
+    new plan; pending: the batch that has begun and is not committed; committed_at: the time of the
+    newest commit, by ``time.monotonic``; run_started: the start of the run, in seconds since 1970;
+    looked_up: see ``Progress``, for batches that begin from now on."""
 
     def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: Warehouse):
-        """Open the sink. sink: the setting, see ``sinks.registry``."""
+        """Open the sink. sink: the setting's value, see ``sinks.registry``."""
         self.app, self.job, self.checkpoint, self.warehouse = app, job, checkpoint, warehouse
         self.sink, self.ledger = open_sink(sink, warehouse, checkpoint), warehouse.ledger(app)
         self._setting = sink
@@ -95,21 +96,22 @@ class Commits(AbstractContextManager["Commits"]):
 
     @property
     def waiting_by_input(self) -> dict[str, int]:
-        """The number of tuples that wait in each of several roles, or are held of each of two
-        streams; empty for one role."""
+        """The number of waiting tuples in each of several roles, or of held tuples of each of two
+        streams; empty if there is only one role."""
         one = isinstance(self.job, Job) and len(self.job.roles) == 1
         return {} if one else waiting_by_role(self.loads)
 
     def prepare_sink(self, stream: pa.Schema, added: pa.Schema) -> None:
-        """Prepare the sink for rows of these columns, or check it. Raises ConfigError."""
+        """Prepare the sink for rows with these columns, or check that it fits them. Raises
+        ConfigError."""
         sink, ids = self.sink, self.job.fact_ids([*stream.names, *added.names])
         self.sink = retrying(lambda: sink.prepare(stream, added, ids), self.warehouse.retry)
 
     # ---- a batch or a drain
 
     def begin(self, progress: Progress) -> None:
-        """Record what is processed from now on. Raises the error of the previous commit if it
-        failed."""
+        """Record the batch that is processed from now on. Raises the error of the previous commit
+        if that commit failed."""
         self.wait_for_commit()
         progress = replace(progress, looked_up=self.looked_up)
         progress.write(self.checkpoint)
@@ -118,9 +120,9 @@ class Commits(AbstractContextManager["Commits"]):
     def finish(
         self, loads: list[LoadRecord], listed: float | None, seconds: dict[str, float]
     ) -> None:
-        """Commit the batch that was begun. loads: the records of all partitions; listed: time when
-        the source was listed (``load_commits.source_listed``), s since 1970; seconds: that each
-        phase took."""
+        """Commit the batch that has begun. loads: the records of all partitions; listed: the time
+        at which the source was listed (``load_commits.source_listed``), in seconds since 1970;
+        seconds: the duration of each phase."""
         phases = json.dumps({phase: round(s, 4) for phase, s in seconds.items()})
         intent = Intent(replace(self._commit(loads, listed), phases=phases), loads)
         if self.sink.two_phase:
@@ -138,12 +140,12 @@ class Commits(AbstractContextManager["Commits"]):
         return loads
 
     def prepare(self, intent: Intent) -> None:
-        """Record a commit durably, so that it is made even after a crash."""
+        """Record a commit durably, so that it will be made even after a crash."""
         write_checked(self.checkpoint / INTENT, intent.to_json())
 
     def wait_for_commit(self) -> None:
-        """Wait for the newest commit. Raises its error if it failed; then nothing more may
-        begin."""
+        """Wait for the newest commit. Raises the commit's error if it failed; no further batch may
+        begin then."""
         if self._newest is not None:
             self._newest.result()
 
@@ -153,17 +155,17 @@ class Commits(AbstractContextManager["Commits"]):
             self._newest.result()
 
     def start_anew(self) -> None:
-        """Forget the join states of a former plan, under which nothing waits any more."""
+        """Forget the join states of a former plan, under which no tuple waits any more."""
         self.loads = []
         if self.pending is not None:
             self.progress = replace(self.progress, states={})
 
     def take_back(self) -> None:
-        """Delete what partitions have written of the batch that was begun."""
+        """Delete everything that partitions have written for the batch that has begun."""
         self.sink.take_back(self.app, self.progress.batch, self.progress.drain)
 
     def check_nothing_pending(self) -> None:
-        """Raise StateError if something was begun and is not committed."""
+        """Raise StateError if a batch has begun and is not committed."""
         if self.pending is not None:
             raise StateError(
                 f"Batch {self.pending[0]} was begun, and Spark takes it for done, but "
@@ -222,7 +224,8 @@ class Commits(AbstractContextManager["Commits"]):
         )
 
     def _committed(self, loads: list[LoadRecord], at: Position) -> None:
-        """Continue from a commit that is made, or is recorded and will surely be made."""
+        """Continue after a commit that has been made, or has been recorded and will certainly be
+        made."""
         self.loads = loads
         self.last, self.pending = at, None
         self.committed_at = time.monotonic()
@@ -241,8 +244,8 @@ class Commits(AbstractContextManager["Commits"]):
     # ---- recovery
 
     def take_up(self) -> Progress | None:
-        """Return what was processed last, or None on a new checkpoint. ``pending`` says whether it
-        is still to be finished.
+        """Return the record of the last processed batch; None on a new checkpoint. ``pending`` says
+        whether that batch must still be finished.
 
         Raises ConfigError if checkpoint and warehouse do not belong together, StateError if one of
         them is damaged.
@@ -269,8 +272,9 @@ class Commits(AbstractContextManager["Commits"]):
         return self._go_on(at)
 
     def _go_on(self, at: Position) -> Progress | None:
-        """Continue with the batch that was processed last and return its record. Return None if
-        another version wrote the record and nothing waits, so that it is not needed."""
+        """Continue with the last processed batch and return its record. Return None if another
+        version of the program wrote the record and no tuple waits, so that the record is not
+        needed."""
         try:
             kind = RolePlan if isinstance(self.job, Job) else StreamStreamPlan
             progress = Progress.read(self.checkpoint, kind)
@@ -302,14 +306,15 @@ class Commits(AbstractContextManager["Commits"]):
 
     @property
     def needs_plan(self) -> bool:
-        """Return whether something is still to be finished with the plan that it was begun with."""
+        """Return whether a batch, or a waiting tuple, must still be finished with its former
+        plan."""
         return self.pending is not None or not self.drained
 
     @property
     def drained(self) -> bool:
         """Return whether all loaded tuples are finished, so that no join state is needed. The state
-        of two streams is needed until they have ended, because it has their guarantees about later
-        tuples."""
+        of two streams is needed until they have ended, because it contains their guarantees about
+        later tuples."""
         return (
             self.last is not None
             and not self.waiting
@@ -317,7 +322,7 @@ class Commits(AbstractContextManager["Commits"]):
         )
 
     def _commit_former_intent(self) -> None:
-        """Make a commit that a crash left half-way, through the sink it was begun with."""
+        """Complete a commit that a crash interrupted, through the sink with which it had begun."""
         values = read_checked(self.checkpoint / INTENT, RESTORE)
         if values is not None:
             intent = Intent.from_json(values)
@@ -331,8 +336,8 @@ class Commits(AbstractContextManager["Commits"]):
         sink.clean_up()
 
     def _warn_of_others(self) -> None:
-        """Warn if other apps load the same fact table: each app is proven by itself, but readers
-        see the rows of all."""
+        """Warn if other apps load the same fact table, because each app's proof covers only its
+        rows, but readers see the rows of all apps."""
         if others := self.ledger.others(self.job.fact_table, self._setting):
             log.warning(
                 "%s also has rows of %s: facts are counted and verified for each app by itself",
@@ -341,8 +346,8 @@ class Commits(AbstractContextManager["Commits"]):
             )
 
     def _check_loads(self, progress: Progress) -> None:
-        """Check that the newest commit has a row for each partition, and that what continues from
-        it has the same states. Raises StateError."""
+        """Check that the newest commit has a row for each partition, and that a batch that
+        continues after it has the same states. Raises StateError."""
         assert self.last is not None
         found = [load.partition for load in self.loads if load.inputs]
         count = self.ledger.partition_count(*self.last)
@@ -366,8 +371,8 @@ class Commits(AbstractContextManager["Commits"]):
             )
 
     def _check_same_job(self) -> None:
-        """Check that table, path, id columns and the forms of keys are those of what the app has
-        loaded so far. Raises ConfigError."""
+        """Check that table, path, id columns and normal forms of keys are the same as in the app's
+        former loads. Raises ConfigError."""
         if (former := self.ledger.newest_job()) is None:
             return
         table, job = former
@@ -408,7 +413,7 @@ class Commits(AbstractContextManager["Commits"]):
         )
 
     def _check_rows(self, sink: Sink) -> None:
-        """Check that the rows which the ledger says are loaded are not obviously gone. Raises
+        """Check that rows which the ledger lists as loaded are not obviously missing. Raises
         StateError."""
         missing = retrying(lambda: sink.missing(self.app), self.warehouse.retry)
         if missing is not None:
@@ -419,8 +424,8 @@ class Commits(AbstractContextManager["Commits"]):
             )
 
     def _check_spark(self) -> None:
-        """Raise StateError if Spark takes a batch for done that the ledger does not have: Spark
-        would never give it again."""
+        """Raise StateError if Spark regards a batch as finished that the ledger does not have,
+        because Spark would never give it again."""
         done = done_by_spark(self.checkpoint)
         last = self.last[0] if self.last else -1
         if done > last:
@@ -434,8 +439,8 @@ class Commits(AbstractContextManager["Commits"]):
             )
 
     def _check_same_history(self, at: Position | None) -> None:
-        """Check that ledger and checkpoint know the same batches; otherwise tuples would be
-        skipped. at: from ``progress.json``. Raises ConfigError."""
+        """Check that ledger and checkpoint know the same batches, because tuples would be skipped
+        otherwise. at: the position in ``progress.json``. Raises ConfigError."""
         last, newest = self.last, self.sink.newest(self.app)
         if at is None and last is None and newest is None:
             return
@@ -454,8 +459,8 @@ class Commits(AbstractContextManager["Commits"]):
 
 
 def _sweep(checkpoint: Path) -> None:
-    """Remove files that a killed process has left half-written, except the status, which is being
-    written now."""
+    """Remove files that a killed process has left incomplete, except the status file, which is
+    being written now."""
     for place in (checkpoint, checkpoint / "state"):
         for file in place.glob(".*.*"):
             if not file.name.startswith(".status.json"):
@@ -468,9 +473,9 @@ def _remove(files: list[Path]) -> None:
 
 
 def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
-    """Raise ConfigError if the texts of keys, or ids, are normalised differently than when the
-    load began: waiting tuples would find no partner, and the proof no tuple. former: the job at
-    that time, from the ledger."""
+    """Raise ConfigError if the texts of keys, or the ids, are normalised differently than when the
+    load began. Otherwise waiting tuples would find no partner, and the proof would find no tuple.
+    former: the job at that time, from the ledger."""
     plain = ColumnFormat()
     keys, names = (
         ([[c for role in job.roles for c in role.on]], ("stream",))

@@ -1,9 +1,10 @@
-"""Spark's daemon of Python workers. It imports what tasks need before it forks a worker, so that
-the workers share that memory, and are ready at once. They end quietly when Spark closes their
-connections.
+"""Spark's daemon of Python workers. It imports the modules that tasks need before it forks a
+worker, so that the workers share that memory, and start faster. They end quietly when Spark closes
+their connections.
 
-At its end Spark closes these a moment before it ends the daemon. Workers that read that before they
-are ended answer with an error, which nobody takes, and would print a traceback of that.
+At its end Spark closes these connections a moment before it ends the daemon. Without this module,
+workers that notice the closed connection would try to send an error to nobody, and print a
+traceback.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _worker = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run one task, as Spark's own. Returns its exit code, after which the process goes on if that
-    is 0."""
+    """Run one task like Spark's worker. Return the exit code. After an exit code of 0, the process
+    continues with another task."""
     try:
         return _worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):

@@ -1,5 +1,5 @@
-"""The exchange of tuples between the tasks that read them and the tasks that join them: as Arrow
-messages, by partition, through Spark's shuffle, which sees bytes only."""
+"""The exchange of tuples between the tasks that read them and the tasks that join them. Tuples are
+sent as Arrow messages, by partition, through Spark's shuffle, which sees only bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TaskFailed(SemistreamError):
 
 @dataclass(frozen=True)
 class Side:
-    """A side of the join, with the placement that says which partition a tuple belongs to."""
+    """A side of the join, and the placement that assigns a tuple to a partition."""
 
     number: int
     placement: Placement
@@ -62,8 +62,8 @@ class Side:
         return out
 
     def messages(self, chunks: Iterator[Numbered]) -> Batches:
-        """Yield batches of messages, which bring each partition its tuples and its rejected ones.
-        If reading the chunks fails, send the error to all partitions, so that none of them is
+        """Yield batches of messages, which carry tuples and rejected texts to each partition. If
+        reading the chunks fails, the error is sent to all partitions, so that none of them is
         loaded."""
         try:
             for numbered in chunks:
@@ -95,7 +95,7 @@ class Side:
 
 
 def read_messages(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[Input]:
-    """Read the messages of one partition. Raises TaskFailed for an error that a reading task has
+    """Read the messages for one partition. Raises TaskFailed for an error that a reading task has
     sent."""
     for batch in batches:
         for _, side, kind, message in zip(*batch.columns, strict=True):
@@ -110,8 +110,8 @@ def read_messages(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[In
 
 
 def shares(exchanged: Mapping[int, Splits[Any]], count: int) -> list[list[tuple[int, Splits[Any]]]]:
-    """Divide the splits of each side among several tasks, the largest first. Return the shares:
-    (side, its splits)."""
+    """Divide the splits of each side among several tasks, the largest first. Return the shares,
+    each as a list of (side, its splits)."""
     out = [{side: list[Any]() for side in exchanged} for _ in range(count)]
     sizes = [0] * count
     every = [

@@ -1,5 +1,5 @@
-"""The filling in of an app's facts: their inferred members have got rows in a version of the
-dimension that the app has taken up."""
+"""The completion of an app's facts when their inferred members get rows in a version of the
+dimension that the app uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class FactFilling:
-    """The filling in of an app's facts. filled: how many facts this run has filled in."""
+    """The completion of an app's facts. filled: the number of facts that this run has completed."""
 
     def __init__(self, planner: SemiStreamPlanner, commits: Commits):
         self.planner, self.commits, self.filled = planner, commits, 0
@@ -24,7 +24,7 @@ class FactFilling:
 
     def fill(self, plan: Plan[Any] | None = None) -> int:
         """Fill in the columns of facts whose inferred members have rows in a plan's versions, once
-        for each version, and return the number of the facts. plan: default: the planner's."""
+        for each version. Return the number of these facts. plan: by default the planner's plan."""
         if self.commits.last is None:
             return 0
         ledger, engine = self.commits.ledger, self.commits.warehouse.engine

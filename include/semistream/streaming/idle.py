@@ -1,5 +1,5 @@
-"""A check without Spark whether a load has anything to do, from the checkpoint, the ledger and a
-listing of the source's files."""
+"""A check whether a load has anything to do. It needs no Spark, but only the checkpoint, the ledger
+and a listing of the source's files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from semistream.streaming.sources.registry import find_source
 def plan_of_idle_load(
     settings: AppSettings, job: AnyJob, commits: Commits, planner: Planner
 ) -> Plan[Any] | None:
-    """Return the plan of the newest commit if there is nothing to do after it; None if there is, or
-    if only Spark can tell.
+    """Return the plan of the newest commit if there is nothing to do after it. Return None if there
+    is, or if only Spark can find out.
 
-    There is something to do if tuples wait, a batch was begun, a file is not loaded, or the job,
+    There is something to do if tuples wait, a batch has begun, a file is not loaded, or the job,
     the sink, the settings or the master's version differ from those of the newest commit. Raises
     SemistreamError if a load would refuse to continue.
     """

@@ -1,8 +1,8 @@
 """The operator that a task runs on its partition: the join of a stream with dimensions, or of two
 streams.
 
-Both take a side's tuples, give what they have finished, and are kept, or saved and restored, from
-one micro-batch to the next. A stream that is joined with dimensions is side 0.
+Both operators take a side's tuples and return finished ones. They are kept from one micro-batch to
+the next, or saved and restored. A stream that is joined with dimensions is side 0.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ Refused = Counter[tuple[int, Reason]]  # tuples rejected before the operator, by
 class Finished(NamedTuple):
     """The output of an operator. joined: rows of ``output_schema``; unmatched: tuples of the side,
     and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
-    has such values in the side's join columns; final: those of this partition's keys, as the left
-    stream's columns, that are final because of it; role: in which the tuples are unmatched, if
-    there are several; codes: of the keys that these have, int64 with null for no key; inferred:
-    the joined rows with inferred members, as ``INFERRED``, by their numbers in ``joined``."""
+    has such values in the side's join columns; final: the keys of this partition, as the left
+    stream's columns, that become final through the propagated patterns; role: the role in which the
+    tuples are unmatched, if there are several roles; codes: the key codes of the unmatched tuples,
+    int64 with null for no key; inferred: the joined rows with inferred members, as ``INFERRED``, by
+    their numbers in ``joined``."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
@@ -55,7 +56,7 @@ class Finished(NamedTuple):
 
 
 class JoinOperator(Protocol):
-    """An operator in a task. first: how many of its output columns are the (left) stream's;
+    """An operator in a task. first: how many of its output columns belong to the (left) stream;
     sketched: whether its keys can be sketched for the ledger."""
 
     output_schema: pa.Schema
@@ -64,20 +65,20 @@ class JoinOperator(Protocol):
 
     @property
     def portable(self) -> bool:
-        """Return whether another process can take the operator over in its present state."""
+        """Return whether the operator can move to another process in its present state."""
 
     def begin(self, at: float) -> None:
-        """Note when a micro-batch began, by time.perf_counter."""
+        """Record the start of a micro-batch. at: a time on time.perf_counter."""
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Process tuples of a side."""
 
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
-        """Add a sample of the tuples' join keys, drawn by the sketch."""
+        """Add a sample of the tuples' join keys to the sketch, which draws the sample."""
 
     def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
-        """End the micro-batch, whose tuples are all processed. pace: how far to finish waiting
-        tuples, if their waiting is bounded."""
+        """End the micro-batch after all of its tuples were processed. pace: how many of the waiting
+        tuples to finish, if there is a bound on waiting."""
 
     def drain(self) -> Iterator[Finished]:
         """Finish the waiting tuples."""
@@ -87,24 +88,24 @@ class JoinOperator(Protocol):
         """The number of tuples that wait for the disk."""
 
     def count(self) -> Any:
-        """Return the operator's counts so far, for ``counted``."""
+        """Return the operator's counts so far, for use in ``counted``."""
 
     def counted(
         self, load: LoadRecord, before: Any, refused: Refused, states: Sequence[str]
     ) -> LoadRecord:
-        """Return the record with the counts of the work since ``before``. states: names of the
-        files of the state after it."""
+        """Return the record completed with the counts of the work since ``before``. states: names
+        of the state files after this work."""
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
-        """Write the state, one file a join of the plan. before: names of the files with the former
-        state, in the same directory; none if there is none."""
+        """Write the state, one file for each join of the plan. before: names of the files with the
+        former state, in the same directory; empty if there is no former state."""
 
     def restore(self, paths: Sequence[Path]) -> None:
-        """Restore a state in a new operator."""
+        """Restore a saved state into a new operator."""
 
     def close(self) -> None:
-        """Free memory and files now, and make the operator unusable. Its parts refer to it, so that
-        it would otherwise stay until the next garbage collection."""
+        """Free memory and files now. The operator cannot be used afterwards. Its parts refer to it,
+        so that it would otherwise stay in memory until the next garbage collection."""
 
 
 class SemiStreamOperator:
@@ -114,8 +115,8 @@ class SemiStreamOperator:
     sketched: ClassVar[bool] = True
 
     def __init__(self, star: Star, placing: int = 0, unknown: Mapping[str, int] | None = None):
-        """Take the star. placing: the number of the join whose keys are sketched; unknown: by
-        column of the output, the value in the place of null."""
+        """Create the operator. placing: the number of the join whose keys are sketched; unknown: by
+        output column, the value that replaces null."""
         self.star, self.output_schema, self.first = star, star.output_schema, star.first
         self.placing, self.unknown = placing, unknown or {}
         self._facts = Counter[str]()  # by role, joined rows with an inferred member so far
@@ -158,8 +159,9 @@ class SemiStreamOperator:
             )
 
     def _inferred(self, joined: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-        """Return joined rows with the surrogate keys of inferred members, which the star has given
-        below 0, and which rows have them, as ``INFERRED``; None if no role infers members."""
+        """Return joined rows with the surrogate keys of inferred members, which are negative in the
+        star's output, and a table of the rows that have such keys, as ``INFERRED``; None if no role
+        infers members."""
         found = list[pa.RecordBatch]()
         for each in self.star.joins:
             if each.members is None:
@@ -235,7 +237,8 @@ class SemiStreamOperator:
         )
 
     def _input(self, each: RoleJoin, work: _Work, refused: Refused, state: str) -> InputCounts:
-        """Return the counts of a role. refused: what its stream's tuples were rejected for."""
+        """Return the counts of a role. refused: by reason, the number of tuples that were rejected
+        before the operator."""
         now, rejects, several = work.now, self.star.rejects(each), len(self.star.joins) > 1
         inferred, passed = work.done("inferred"), work.rows(each)
         missed = 0 if rejects else work.done("unmatched") - inferred
@@ -276,7 +279,7 @@ class SemiStreamOperator:
 
 
 class _Work(NamedTuple):
-    """What a join has done in a load. now, before: its statistics after it and before it."""
+    """The work of a join in a load. now, before: its statistics after and before the load."""
 
     now: dict[str, Any]
     before: dict[str, Any]
@@ -285,8 +288,8 @@ class _Work(NamedTuple):
         return self.now[name] - self.before[name]
 
     def rows(self, each: RoleJoin) -> int:
-        """Return how many rows have left the join. In a left join, the tuples with an inferred
-        member are among those that it has counted."""
+        """Return how many rows have left the join. In a left join, tuples with an inferred member
+        are already included in the join's count."""
         return int(self.done("output_rows") + (self.done("inferred") if each.kind.inner else 0))
 
     @property
@@ -303,8 +306,9 @@ class StreamStreamOperator:
     """The operator that joins two streams. A tuple counts as waiting while it is held, even if it
     has had a partner.
 
-    sources: the punctuation sources of each side; alone: this is the only partition. Otherwise a
-    range that it propagates says nothing of other partitions' keys and is not recorded.
+    sources: the punctuation sources of each side; alone: whether this is the only partition. If
+    there are others, a propagated range is not recorded, because it does not hold for the keys of
+    other partitions.
     """
 
     sketched: ClassVar[bool] = False
@@ -317,8 +321,8 @@ class StreamStreamOperator:
 
     @property
     def portable(self) -> bool:
-        """Return False if tuples are on disk: these files belong to this process and vanish with
-        it."""
+        """Return False if tuples are on disk, because these files belong to this process and vanish
+        with it."""
         return not self.join.state.uses_disk
 
     def begin(self, at: float) -> None:
@@ -374,8 +378,8 @@ class StreamStreamOperator:
 
     def _final(self, found: Propagated) -> Final | None:
         """Return the keys that a propagated punctuation makes final, in the left stream's columns.
-        In an outer join, return None for a punctuation of the right stream: left tuples with its
-        keys may still come out without a partner."""
+        In an outer join, return None for a punctuation of the right stream, because left tuples
+        with its keys may still be output without a partner."""
         spec = self.join.spec
         if found.side and spec.join_type != "inner":
             return None
@@ -452,6 +456,6 @@ def _rejected(
     side: int, now: dict[str, int], before: dict[str, int], refused: Refused
 ) -> dict[Reason, int]:
     """Return by reason how many tuples of a side the operator has not matched since ``before``, and
-    how many were rejected before it."""
+    how many were rejected before they reached the operator."""
     since = {Reason(reason): n for reason in now if (n := now[reason] - before.get(reason, 0))}
     return since | {reason: n for (of, reason), n in refused.items() if of == side}

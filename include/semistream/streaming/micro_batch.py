@@ -1,5 +1,5 @@
-"""One micro-batch as Spark gives it: which part of the source it is, its tuples, and the Spark job
-that joins them."""
+"""One micro-batch as Spark gives it: the part of the source that it reads, its tuples, and the
+Spark job that joins them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a query. schema: of its tuples; columns: names of those that Spark brings of it;
-    log: Spark's log of its source."""
+    """A stream of a query. schema: schema of its tuples; columns: names of the columns that Spark
+    brings; log: Spark's log of its source."""
 
     source: Source
     schema: pa.Schema
@@ -55,7 +55,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch. df, number: from Spark; streams: one, or the left and the right one."""
+    """A micro-batch. df, number: the DataFrame and the number that Spark gives; streams: one
+    stream, or the left and the right stream."""
 
     df: DataFrame
     number: int
@@ -63,7 +64,7 @@ class MicroBatch:
 
     @cached_property
     def files(self) -> list[list[str]]:
-        """The paths of each stream's files; none if its source has no files."""
+        """The paths of each stream's files; an empty list if its source has no files."""
         return [stream.log.files(self.number) for stream in self.streams]
 
     @property
@@ -95,8 +96,8 @@ class MicroBatch:
         """Wait until the batch's files are complete, and check them. Return the entries ``source``
         and ``sources`` of the batch's ``Progress``.
 
-        Raises ConfigError for a file whose columns are not the stream's, StateError for a file that
-        is gone, and Stopped if a stop is requested before the files have been unchanged for
+        Raises ConfigError for a file whose columns differ from the stream's, StateError for a file
+        that is gone, and Stopped if a stop is requested before the files have been unchanged for
         ``min_age`` seconds.
         """
         for stream in self.streams:
@@ -107,8 +108,8 @@ class MicroBatch:
         return {"source": self.offsets, "sources": files}
 
     def has_changed(self, begun: Progress) -> bool:
-        """Return whether this is no longer the part of the source that was begun: a file has
-        changed since, or Spark's log was lost."""
+        """Return whether the part of the source differs from the one with which the batch began,
+        because a file has changed since, or Spark's log was lost."""
         return (
             begun.source != self.offsets
             or [s.path for s in begun.sources] != self.paths
@@ -116,7 +117,7 @@ class MicroBatch:
         )
 
     def is_empty(self) -> bool:
-        """Return whether there are surely no tuples."""
+        """Return whether there are certainly no tuples."""
         return all(each.is_empty() for each in self.inputs)
 
     def sample(self, most: int) -> pa.RecordBatch:
@@ -137,8 +138,8 @@ class MicroBatch:
     def _complete_files(
         self, min_age: float, stop_requested: Callable[[], bool]
     ) -> tuple[DataFile, ...]:
-        """Wait until no file has changed for ``min_age`` seconds; return the files as they are
-        then."""
+        """Wait until no file has changed for ``min_age`` seconds. Return the files in this
+        state."""
         files = examine(self.paths)
         while (newest := max((f.modified / 1e9 for f in files), default=0.0)) > 0:
             until = min(newest, time.time()) + min_age  # a file may be dated in the future
@@ -189,7 +190,7 @@ def split_frame(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
 
 
 def place(spark: SparkSession, work: Work, batch: MicroBatch) -> tuple[Work, DataFrame | None]:
-    """Assign a micro-batch's tuples to the join tasks. Return (work, messages): the work with the
+    """Assign a micro-batch's tuples to the join tasks. Return (work, messages): the work, with the
     splits that every task reads itself, and a DataFrame that carries the other tuples to their
     tasks, None if there are none."""
     partitions, messages = work.plan.partitions, list[DataFrame]()
@@ -213,8 +214,8 @@ def place(spark: SparkSession, work: Work, batch: MicroBatch) -> tuple[Work, Dat
 
 
 def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[LoadRecord]:
-    """Run the Spark job of a micro-batch, or of a drain (None). Return the records of all
-    partitions, in order."""
+    """Run the Spark job of a micro-batch, or of a drain if ``batch`` is None. Return the records of
+    all partitions, in order."""
     count = work.plan.partitions
     work, messages = (work, None) if batch is None else place(spark, work, batch)
     job: RDD[tuple[str]] | DataFrame

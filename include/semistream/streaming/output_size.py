@@ -1,4 +1,4 @@
-"""An estimate of how many rows a micro-batch will write, before it begins: if several master rows
+"""An estimate of how many rows a micro-batch will write, before it begins. If several master rows
 match a tuple, there may be many times as many rows as tuples."""
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def many_to_many(plan: RolePlan) -> bool:
 def estimate_output(
     plans: Iterable[RolePlan], sample: pa.RecordBatch, tuples: int
 ) -> tuple[int, int]:
-    """Estimate the output of the joins of a batch of so many tuples, one after the other, as if a
-    tuple's matches in one dimension told nothing of those in another. Return (rows, the
-    greatest error of that with probability CONFIDENCE, if the whole batch is like its sample)."""
+    """Estimate the output of joining a batch of this many tuples with each dimension in turn. A
+    tuple's matches in different dimensions are assumed to be independent. Return (rows, the largest
+    error of the estimate with probability CONFIDENCE, if the whole batch is like its sample)."""
     rows, bound = tuples, 0
     for plan in plans:
         before, (rows, error) = rows, _estimate(plan, sample, rows)
@@ -39,8 +39,8 @@ def estimate_output(
 
 
 def _estimate(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> tuple[int, int]:
-    """Estimate the output of a join from a sample of so many tuples and R's key codes, all of which
-    are read. Return (rows, bound)."""
+    """Estimate the output of a join from a sample, for a batch of this many tuples. All key codes
+    of R are read. Return (rows, bound)."""
     sketch = SkimmedSketch.for_memory(MEMORY)
     codes, valid = plan.placement((sample.schema,)).keys.stream_codes(sample)
     sketch.update(codes[valid])

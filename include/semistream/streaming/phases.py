@@ -1,4 +1,4 @@
-"""How long each phase of a batch took, for ``load_commits.phases``."""
+"""The duration of each phase of a batch, for ``load_commits.phases``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PHASES = ("plan", "schedule", "read", "join", "write")
 
 
 class Reading(Generic[T]):
-    """An iterable that adds up the seconds that its items were waited for."""
+    """An iterable that adds up the seconds spent waiting for its items."""
 
     def __init__(self, items: Iterable[T]):
         self._items, self.seconds = items, 0.0
@@ -30,13 +30,14 @@ class Reading(Generic[T]):
 
 
 def timed(record: LoadRecord, read: float, began: float) -> LoadRecord:
-    """Return a task's record with its times. read: seconds spent on reading; began: when the task
-    began, by ``time.perf_counter``."""
+    """Return a task's record completed with its times. read: seconds spent on reading; began: start
+    of the task, by ``time.perf_counter``."""
     return replace(record, read_seconds=read, task_seconds=time.perf_counter() - began)
 
 
 def phases(loads: Sequence[LoadRecord], plan: float, tasks: float) -> dict[str, float]:
-    """Return the seconds that each phase of a batch took, those of the tasks in the slowest one.
+    """Return the seconds that each phase of a batch took. For phases inside tasks, the slowest task
+    counts.
 
     plan: seconds before the tasks; tasks: seconds until all tasks had ended.
     """

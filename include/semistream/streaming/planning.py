@@ -1,5 +1,5 @@
-"""The plan with which an app joins: what settings, job and dimensions ask for, and when it changes.
-``semi_stream_planning`` and ``stream_stream_planning`` have the planners."""
+"""The plan with which an app joins: the plan that settings, job and dimensions require, and when it
+changes. ``semi_stream_planning`` and ``stream_stream_planning`` have the planners."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from semistream.streaming.waiting import WaitingBound
 class Planner(Protocol):
     """The planner of an app.
 
-    one_machine: whether all tasks run on the driver's machine; plan: the one in use; chosen: a
-    sample of the stream has decided what the settings leave open, in this run or in the run that
-    left tuples waiting.
+    one_machine: whether all tasks run on the driver's machine; plan: the plan in use; chosen:
+    whether the choices that the settings leave open were made from a sample of the stream, in this
+    run or in the run that left tuples waiting.
     """
 
     settings: Any  # AppSettings
@@ -39,16 +39,16 @@ class Planner(Protocol):
         """Return P, the number of partitions."""
 
     def ends(self, exhausted: bool) -> bool:
-        """Return whether waiting tuples are finished at the end of a run. exhausted: the source has
-        no more tuples."""
+        """Return whether waiting tuples are finished at the end of a run. exhausted: whether the
+        source has no more tuples."""
 
     def wanted(self, partitions: int) -> Plan[Any]:
-        """Return the plan that the settings and the dimensions' current versions ask for. Raises
+        """Return the plan that the settings and the dimensions' current versions require. Raises
         ConfigError."""
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan[Any]:
-        """Return the wanted plan, with open questions decided without a sample of the stream.
-        Raises ConfigError."""
+        """Return the wanted plan, in which open questions are decided without a sample of the
+        stream. Raises ConfigError."""
 
     def change(
         self,
@@ -56,15 +56,15 @@ class Planner(Protocol):
         history: Callable[[], SkimmedSketch | None],
         partitions: int,
     ) -> Plan[Any] | None:
-        """Return a new plan, to be opened once nothing waits, or None to continue with the present
-        one. sample: gives some of the batch's tuples; history: gives the sketch of former loads'
-        keys. Raises ConfigError for a change that is not possible."""
+        """Return a new plan, which is opened once no tuple waits; None to continue with the present
+        plan. sample: returns some of the batch's tuples; history: returns the sketch of former
+        loads' keys. Raises ConfigError for a change that is not possible."""
 
     def open(self, plan: Plan[Any], streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
-        """Start using a plan. Return the joined rows' columns from the (left) stream, and the
-        others. Raises ConfigError if the plan does not fit."""
+        """Start using a plan. Return the joined rows' columns in two schemas: the columns of the
+        (left) stream, and the other columns. Raises ConfigError if the plan does not fit."""
 
 
 def split(joined: pa.Schema, first: int) -> tuple[pa.Schema, pa.Schema]:
-    """Return the first columns, and the others."""
+    """Split a schema after its first columns. Return (the first columns, the other columns)."""
     return pa.schema(list(joined)[:first]), pa.schema(list(joined)[first:])

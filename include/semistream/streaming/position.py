@@ -1,5 +1,5 @@
-"""The position of a load according to its checkpoint, readable for every version and with few
-imports."""
+"""The position of a load according to its checkpoint. It can be read for a checkpoint of any
+version, and with few imports."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
 
 def position(checkpoint: Path) -> Position | None:
-    """Return the batch, or what follows it, that is being processed or was last; None if there is
-    none. Raises StateError if the record is damaged."""
+    """Return the position of the batch, drain or resolving load that is being processed or was
+    processed last; None if there is none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / PROGRESS, RESTORE)
     return None if values is None else (values["batch"], values["drain"])
 
 
 def prepared(checkpoint: Path) -> Position | None:
-    """Return the position of a commit that is recorded, and made even after a crash; None if there
-    is none. Raises StateError if the record is damaged."""
+    """Return the position of a commit that is recorded, and will be made even after a crash; None
+    if there is none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / INTENT, RESTORE)
     return None if values is None else (values["commit"]["batch"], values["commit"]["drain"])
 
 
 def check_no_reset(checkpoint: Path) -> None:
-    """Raise StateError if a reset of some files was cut short: ledger and checkpoint may tell
-    different things of them."""
+    """Raise StateError if a reset of some files was interrupted, because ledger and checkpoint may
+    then contradict each other."""
     if (values := read_checked(checkpoint / RESET, RESTORE)) is not None:
         raise StateError(
             f"{checkpoint / RESET}: a reset of {len(values['files']):,} files was cut short. "
@@ -39,8 +39,8 @@ def check_no_reset(checkpoint: Path) -> None:
 
 
 def follows(at: Position, last: Position | None) -> bool:
-    """Return whether an app can be at ``at`` if the newest commit is ``last``: at the same
-    position, at what follows it under the same number, or at the next batch."""
+    """Return whether an app's position ``at`` is possible if its newest commit is ``last``: it is
+    the same position, a drain or resolving load under the same number, or the next batch."""
     last = last if last is not None else START
     drain = (last[0], int(Kind.DRAIN)) if last[1] == Kind.BATCH else last
     return at in (last, drain, next_resolve(last), (last[0] + 1, Kind.BATCH)) and at[0] >= 0

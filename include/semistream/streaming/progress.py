@@ -16,17 +16,17 @@ from semistream.streaming.resolving import Again
 
 @dataclass(frozen=True)
 class Progress:
-    """``<checkpoint>/progress.json``: the batch, or what follows it, that is being processed or was
-    last.
+    """``<checkpoint>/progress.json``: the batch, drain or resolving load that is being processed or
+    was processed last.
 
-    It is written before any task starts. What is recorded here is finished, with this plan and from
+    It is written before any task starts. The recorded batch is finished, with this plan and from
     these states, before anything else begins. So a task that outlives its driver does the same work
-    as its successor, and the ledger keeps one of both. states: the join state files after the batch
-    before, one a join, by partition; empty if nothing is taken over. source: the micro-batch's part
-    of the source, as in ``load_commits.source_offsets``; sources: its files as they were when it
-    began, those of a left stream before those of the right one. again: the input of a resolving
-    load; looked_up: by role, the directory of a version none of whose keys an open tuple of
-    ``unmatched`` has, as far as that role is concerned.
+    as its successor, and the ledger keeps one of both. states: by partition, the join state files
+    after the previous batch, one for each join; empty if no state is carried over. source: the
+    micro-batch's part of the source, as in ``load_commits.source_offsets``; sources: its files at
+    the time it began, those of a left stream before those of the right one. again: the input of a
+    resolving load; looked_up: by role, the directory of a version whose keys have already been
+    looked up: no open tuple of ``unmatched`` that lacks a row in this role has one of them.
     """
 
     batch: int
@@ -40,8 +40,8 @@ class Progress:
 
     @classmethod
     def read(cls, checkpoint: Path, kind: type[JoinPlan]) -> Progress | None:
-        """Read the record; None if there is none. kind: of the plan's joins. Raises StateError if
-        it is damaged."""
+        """Read the record; return None if there is none. kind: the class of the plan's joins.
+        Raises StateError if the record is damaged."""
         path = checkpoint / PROGRESS
         values = read_checked(path, RESTORE)
         if values is None:

@@ -1,4 +1,4 @@
-"""The constraints of two streams, as punctuations about later tuples, if the streams come in
+"""The constraints of two streams, as punctuations about later tuples, for streams that come in
 micro-batches.
 
 Within a micro-batch tuples have no order, because partitions of the source are read in parallel. A
@@ -44,9 +44,9 @@ class Deferred(PunctuationSource):
 
 
 class MarkedRows(Deferred):
-    """Punctuations that are rows of the source. A punctuation of several keys comes to every
-    partition; one of a single key is used only in the key's partition, which alone knows when it is
-    complete."""
+    """Punctuations that are rows of the source. A punctuation of several keys is sent to every
+    partition. A punctuation of a single key is used only in the key's partition, which alone knows
+    when the key is complete."""
 
     def __init__(self, mark: str, on: list[str], placement: Placement, partition: int):
         super().__init__(PunctuationRows(mark, on))
@@ -87,9 +87,9 @@ def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 class ClusteredBatches(PunctuationSource):
-    """The constraint that tuples of a key come together: a key of the previous micro-batch that is
-    not in this one is complete, if this one has any keys. The state has the keys of the latest
-    micro-batch."""
+    """The constraint that tuples of a key come together. A key of the previous micro-batch is
+    complete if it is not in this one, and this one has any keys. The state has the keys of the
+    latest micro-batch."""
 
     def __init__(self, schema: pa.Schema, on: list[str]):
         self.schema, self.state = pa.schema([schema.field(name) for name in on]), dict[str, Any]()
@@ -128,7 +128,7 @@ def punctuation_sources(
     plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...], partition: int
 ) -> list[PunctuationSource]:
     """Return the punctuation sources of a side in a partition. Raises ConfigError for a watermark
-    over a column that is of no use to the join."""
+    over a column that the join cannot use."""
     given, on = plan.promises[side], [pair[side] for pair in plan.on]
     out: list[PunctuationSource] = []
     if (mark := plan.mark(side)) is not None:

@@ -53,7 +53,7 @@ class Query:
     """The query of an app. ``open`` comes before ``run``."""
 
     def __init__(self, spark: SparkSession, app: str, checkpoint: Path, trigger: str):
-        """Make a session for the query. trigger: the setting."""
+        """Create a session for the query. trigger: the setting's value."""
         self.spark, self.name = spark.newSession(), f"semistream {app}"
         self.checkpoint, self.trigger = checkpoint / "query", trigger
         for name, value in SESSION.items():
@@ -62,7 +62,7 @@ class Query:
         self._interrupt: BaseException | None = None  # of the query, by a stop
 
     def open(self, sources: Sequence[Source], max_files: int, max_rows: int) -> tuple[Stream, ...]:
-        """Return the streams that the query reads, one of each source. Raises ConfigError for a
+        """Return the streams that the query reads, one for each source. Raises ConfigError for a
         source that cannot be read."""
         if all(is_local(source.spec) for source in sources):  # listing a file takes microseconds
             self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
@@ -85,9 +85,10 @@ class Query:
     ) -> None:
         """Run the query until the source is empty, or until it is stopped.
 
-        process: is given each micro-batch, and again one that Spark does not know to be finished;
-        raises Stopped for one that comes after the stop. between: is called now and then; returns
-        whether the query is to stop. stopping: returns whether it was asked to.
+        process: a function that is called with each micro-batch, and called again with one that
+        Spark does not know to be finished; it raises Stopped for a micro-batch after the stop.
+        between: a function that is called regularly; it returns whether the query must stop.
+        stopping: a function that returns whether a stop was requested.
         """
 
         def on_batch(df: DataFrame, batch: int) -> None:
@@ -131,8 +132,8 @@ class Query:
 
     def _leave_batch(self, df: DataFrame) -> None:
         """Block a micro-batch that starts during a stop until Spark interrupts the query's thread.
-        If the batch returned or raised, Spark would report it as finished or as the query's
-        failure."""
+        If the function returned, Spark would report the batch as finished; if it raised, Spark
+        would report that the query failed."""
         jvm = df.sparkSession._jvm
         assert jvm is not None
         try:
@@ -143,15 +144,15 @@ class Query:
         raise Stopped
 
     def _is_failure(self, record: logging.LogRecord) -> bool:
-        """Return whether a message that py4j logs is an error other than a stop's interrupt."""
+        """Return whether a log message of py4j is an error other than the interrupt of a stop."""
         return not record.exc_info or record.exc_info[1] is not self._interrupt
 
 
 @contextmanager
 def starting_workers(context: SparkContext, count: int) -> Iterator[None]:
-    """Start Python workers, and let them import what tasks need, while the driver prepares the
-    first micro-batch. The block may fail before they are ready, which Spark would report as
-    crashed: wait for them at its end."""
+    """Start Python workers, and let them import the modules that tasks need, while the driver
+    prepares the first micro-batch inside the block. At its end the block waits for the workers even
+    if it fails, because Spark would report workers that are not ready as crashed."""
 
     def start() -> None:
         with suppress(Exception):  # the tasks will report it, or the session has ended
@@ -166,7 +167,7 @@ def starting_workers(context: SparkContext, count: int) -> Iterator[None]:
 
 
 def _remove_unbegun(query: Path) -> None:
-    """Delete a query's checkpoint that has no batch: Spark refuses to start from what a crash
-    before the first batch leaves there."""
+    """Delete a query's checkpoint if it has no batch. After a crash before the first batch, Spark
+    would refuse to start from it."""
     if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):
         shutil.rmtree(query)

@@ -1,9 +1,10 @@
-"""``semistream replay``: open tuples of ``unmatched`` are staged for a resolving load, as they are,
-or as they were mended in a file.
+"""``semistream replay``: open tuples of ``unmatched`` are staged for a resolving load, either
+unchanged or with corrections from a file.
 
-A file has a row for each tuple: ``load_id`` and ``load_row``, which name its row in ``unmatched``,
-and the columns of the tuple, or in ``text`` what could not be parsed. Names that the stream has too
-begin with "_" there. Other columns are not read.
+A file has a row for each tuple: ``load_id`` and ``load_row``, which identify its row in
+``unmatched``, and the tuple's columns, or in ``text`` a text that could not be parsed. If the
+stream has a column with one of these names, the name begins with "_" in the file. Other columns are
+not read.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ JOINED = (Reason.NO_MATCH, Reason.NULL_KEY)
 
 @dataclass
 class Taken:
-    """What becomes of the tuples that are to be replayed. staged: joined again; already: resolved
-    before; unread: their texts still cannot be parsed; refused: their ids are too long."""
+    """The numbers of tuples in a replay, by result. staged: tuples that are joined again; already:
+    tuples that had been resolved before; unread: texts that still cannot be parsed; refused: tuples
+    whose ids are too long."""
 
     staged: int = 0
     already: int = 0
@@ -53,10 +55,10 @@ class Taken:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of a replay. resolved: tuples with another result than before: facts of so many
-    tuples, and tuples that are unmatched for another reason; kept: those whose result is the same;
-    already, unread, refused: see ``Taken``; filled: facts of any load whose inferred members were
-    filled in."""
+    """The result of a replay. resolved: the number of tuples whose result has changed, which are
+    now facts, or unmatched for another reason; kept: the number of tuples with the same result;
+    already, unread, refused: see ``Taken``; filled: the number of facts, of any load, whose
+    inferred members were filled in."""
 
     app: str
     resolved: int
@@ -70,7 +72,8 @@ class Replayed:
 
     @classmethod
     def of(cls, app: str, taken: Taken, loads: Sequence[LoadRecord]) -> Replayed:
-        """Return the result. loads: the records of the resolving load, none if there was none."""
+        """Return the result of a replay. loads: the records of the resolving load, empty if there
+        was no load."""
         resolved = sum(load.resolved for load in loads)
         return cls(
             app,
@@ -103,8 +106,8 @@ class Replayed:
 
 
 def replayable(*, left: bool) -> ColumnElement[bool]:
-    """Return the condition for rows of ``unmatched`` whose tuples can be joined again. left: the
-    facts already have those that were joined."""
+    """Return the condition for rows of ``unmatched`` whose tuples can be joined again. left:
+    whether the join is a left one, so that tuples without a match are already facts."""
     u = unmatched.c
     return or_(u.reason == Reason.UNPARSABLE, false() if left else u.reason.in_(JOINED))
 
@@ -112,7 +115,8 @@ def replayable(*, left: bool) -> ColumnElement[bool]:
 def stage_open(
     connection: Connection, number: int, spec: StreamSpec, staging: Staging, *, left: bool
 ) -> Taken:
-    """Stage all open tuples of an app that can be joined again. number: of the app."""
+    """Stage all open tuples of an app that can be joined again. number: the app's number; left: see
+    ``replayable``."""
     taken = Taken()
     for rows in all_open(connection, number, replayable(left=left)):
         kept = [_kept(row) for row in rows]
@@ -129,8 +133,8 @@ def stage_file(
     *,
     left: bool,
 ) -> Taken:
-    """Stage the tuples of a file. Raises ConfigError for a row that names no row of ``unmatched``
-    of the app, that cannot be joined again, or whose id is another one."""
+    """Stage the tuples of a file. Raises ConfigError for a row that identifies no row of the app in
+    ``unmatched``, that cannot be joined again, or whose id differs."""
     taken, seen = Taken(), [np.empty((0, 2), np.int64)]
     for keys, tuples, texts in _read(file, staging.stream, spec.formats):
         seen.append(np.array(keys, np.int64))
@@ -170,7 +174,8 @@ def stage_file(
 
 
 def _kept(row: Row[Any]) -> tuple[str, str] | None:
-    """Return the text and the file of a tuple that could not be parsed; None for another one."""
+    """Return the text and the file of a tuple that could not be parsed; None for any other
+    tuple."""
     if row.reason != Reason.UNPARSABLE:
         return None
     values = json.loads(row._mapping["tuple"])
@@ -178,8 +183,8 @@ def _kept(row: Row[Any]) -> tuple[str, str] | None:
 
 
 def _text(row: Row[Any], text: str | None, tuple_: pa.RecordBatch) -> tuple[str, str] | None:
-    """Return the text that a file has of a tuple, and the file that it came from at first; None for
-    one that is given by its columns. text: what the file has, or None."""
+    """Return the text of a tuple and the file from which it originally came; None for a tuple that
+    is given by its columns. text: the text in the corrected file, or None."""
     kept = _kept(row)
     if text:
         return text, kept[1] if kept else ""
@@ -196,8 +201,8 @@ def _stage(
     taken: Taken,
     file: Path | None = None,
 ) -> None:
-    """Stage tuples. texts: (text, file that it came from) of those that are to be parsed; given:
-    those that are given otherwise; another one is as its row has it."""
+    """Stage tuples. Each comes from one of three places: texts: (text, file from which it came) of
+    tuples to parse; given: corrected tuples; otherwise its row of ``unmatched``."""
     stream, found = staging.stream, list[pa.RecordBatch | None](given)
     parsed = _parsed([t for t in texts if t is not None], spec, stream)
     for n, text in enumerate(texts):
@@ -236,7 +241,7 @@ def _stage(
 def _check_ids(
     rows: Sequence[Row[Any]], tuples: pa.RecordBatch, ids: Sequence[str], file: Path | None
 ) -> None:
-    """Raise ConfigError for a tuple that has another id than its row, if that has one."""
+    """Raise ConfigError for a tuple whose id differs from the id of its row, if the row has one."""
     found = stream_ids(tuples, ids).to_pylist()
     other = [
         (row.load_id, row.load_row)
@@ -271,8 +276,8 @@ def _read(
     file: Path, stream: pa.Schema, declared: Mapping[str, ColumnFormat]
 ) -> Iterator[tuple[list[tuple[int, int]], pa.RecordBatch, list[str | None]]]:
     """Yield the rows of a file: keys of rows of ``unmatched``, tuples, and texts, None where the
-    file has none. declared: formats of the stream's columns; a mended key takes its normal form.
-    Raises ConfigError."""
+    file has no text. declared: formats of the stream's columns; a corrected key is converted to its
+    normal form. Raises ConfigError."""
     normal = {
         name: ColumnFormat(**of.normal_form) for name, of in declared.items() if of.normal_form
     }
@@ -318,8 +323,8 @@ def _free(name: str, stream: pa.Schema) -> str:
 def _with_empty_texts(
     file: Path, tuples: pa.RecordBatch, rows: Sequence[Row[Any]]
 ) -> pa.RecordBatch:
-    """Turn nulls of tuples back into the empty texts that they were. A CSV file writes both alike,
-    so the tuples kept in `rows` tell which is which. Return tuples of other files as they are."""
+    """Replace nulls of tuples by empty texts where the original tuples in `rows` had them, because
+    a CSV file does not distinguish the two. Tuples of other files are returned unchanged."""
     if ".parquet" in file.suffixes or ".jsonl" in file.suffixes or ".json" in file.suffixes:
         return tuples
     was = [json.loads(row._mapping["tuple"]) for row in rows]
@@ -339,8 +344,8 @@ def _with_empty_texts(
 def _parsed(
     texts: Sequence[tuple[str, str]], spec: StreamSpec, stream: pa.Schema
 ) -> Iterator[pa.RecordBatch | None]:
-    """Yield the tuple of each text, (text, file that it came from), as the stream's reader reads
-    it; None for one that is still no tuple."""
+    """Yield the tuple of each text, as the stream's reader parses it; None for a text that still
+    cannot be parsed. texts: (text, file from which it came)."""
     if not texts:
         return
     found: list[pa.RecordBatch | None] = [None] * len(texts)
@@ -367,7 +372,8 @@ def _parse(
     copy: Path,
     found: list[pa.RecordBatch | None],
 ) -> None:
-    """Set the tuples of some texts of one file, of which each is a line, or which is only one."""
+    """Parse some texts of one file, and put the tuples into ``found``. numbers: positions of the
+    texts; either each text is a single line, or there is only one text."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
     encoding = options.get("encoding", options.get("charset", "utf-8"))
     header = b""
@@ -394,7 +400,7 @@ def has_header(format_: str, options: Mapping[str, str]) -> bool:
 
 
 def header_of(file: Path, format_: str, options: Mapping[str, str]) -> bytes:
-    """Return the first line of a CSV file if it names the columns, else nothing."""
+    """Return the first line of a CSV file if it names the columns; otherwise an empty value."""
     if not has_header(format_, options):
         return b""
     with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as lines:

@@ -1,10 +1,10 @@
-"""A resolving load: tuples of ``unmatched`` go through the join again.
+"""A resolving load: tuples of ``unmatched`` are joined again.
 
-The driver stages them in a file of the checkpoint, each with the key of its row; a load of its own
-position joins them, with operators that nothing waits in before or after. A tuple whose result is
-another one than before, as it has a match now, is written as any load writes it, and in the same
-transaction its row in ``unmatched`` is marked as resolved by that load. A tuple with the result
-that it had stays where it is, and is not counted.
+The driver stages them in a file of the checkpoint, each with the key of its row. A load with a
+separate position joins them, with operators in which no tuple waits before or after. If a tuple's
+result has changed, for instance because it has a match now, the new result is written like that of
+any load. In the same transaction the tuple's row in ``unmatched`` is marked as resolved by that
+load. A tuple whose result has not changed stays in its row, and is not counted.
 """
 
 from __future__ import annotations
@@ -53,15 +53,17 @@ NUMBER = "row of unmatched"  # column of the tuples in the join: their number in
 
 @dataclass(frozen=True)
 class Again:
-    """The input of a resolving load. file: name of the staged tuples; plan: with which they are
-    joined. Both are recorded before the load begins, so that each attempt does the same."""
+    """The input of a resolving load. file: name of the file of staged tuples; plan: the plan with
+    which they are joined. Both are recorded before the load begins, so that each attempt does the
+    same."""
 
     file: str
     plan: Plan[Any]
 
 
 class Staging(AbstractContextManager["Staging"]):
-    """A file of tuples that are to be joined again, in the making. rows: how many it has."""
+    """A file, while it is written, of tuples that will be joined again. rows: its number of
+    tuples."""
 
     def __init__(self, checkpoint: Path, stream: pa.Schema):
         """Begin a file of tuples of this schema."""
@@ -90,7 +92,8 @@ class Staging(AbstractContextManager["Staging"]):
         return self.directory / self.file
 
     def add(self, rows: Sequence[Row[Any]], tuples: pa.RecordBatch, edited: Sequence[bool]) -> None:
-        """Add tuples, each with its row of ``unmatched``."""
+        """Add tuples, each with its row of ``unmatched``. edited: whether a user has changed each
+        tuple."""
         columns = [[row[name] for row in _mappings(rows)] for name in STAGED.names[:-1]]
         keys = [
             pa.array(values, field.type)
@@ -105,7 +108,7 @@ class Staging(AbstractContextManager["Staging"]):
         self.rows += len(rows)
 
     def sample(self, most: int) -> pa.RecordBatch:
-        """Return the first tuples, as they are joined."""
+        """Return the first tuples of the file, in the form in which they are joined."""
         staged, rows = Staged(self.path), list[pa.RecordBatch]()
         for batch in staged.batches():
             rows.append(batch)
@@ -157,9 +160,9 @@ class Staged:
 
 
 def resolve_partition(work: Work, operator_of: Any, partition: int) -> LoadRecord:
-    """Join one partition of the staged tuples and load what has another result than before. Return
-    the record of the attempt that was first. operator_of: opens an operator, given the plan, the
-    streams, the partition and the sink."""
+    """Join one partition of the staged tuples and load the results that have changed. Return the
+    record of the attempt that was first. operator_of: a function that opens an operator, given the
+    plan, the streams, the partition and the sink."""
     assert work.again is not None
     staged = Staged(Path(work.checkpoint) / DIRECTORY / work.again)
     operator = operator_of(work.plan, (staged.schema,), partition, work.sink)
@@ -199,8 +202,9 @@ def resolve_partition(work: Work, operator_of: Any, partition: int) -> LoadRecor
 
 
 class _Results:
-    """The results of a partition's tuples. same: how many have the result that they had, by role
-    and reason; same_missed: how many of these have no row in a role before theirs, by that role."""
+    """The results of a partition's tuples. same: by role and reason, the number of tuples whose
+    result has not changed; same_missed: by role, how many of these tuples have no row in this role,
+    which precedes the role in which they are unmatched."""
 
     def __init__(self, staged: Staged, spool: Spool, at: int):
         self.keys, self.spool, self.at = staged.keys(), spool, at
@@ -210,12 +214,12 @@ class _Results:
         self._missed: dict[str, np.ndarray] = {}  # by role, the tuples without a row of it
 
     def miss(self, role: str, tuples: pa.RecordBatch) -> None:
-        """Note tuples that have no row in a role, and may go on to the next one."""
+        """Record tuples that have no row in a role, and may go on to the next role."""
         missed = self._missed.setdefault(role, np.zeros(len(self.other), bool))
         missed[tuples.column(self.at).to_numpy()] = True
 
     def write(self, output: Finished) -> None:
-        """Write what has another result than before."""
+        """Write the results that differ from the former ones."""
         joined, lost = output.joined, output.unmatched
         if joined is not None and joined.num_rows:
             self.other[joined.column(self.at).to_numpy()] = True
@@ -242,15 +246,16 @@ class _Results:
             self.spool.write(None, moved.remove_column(self.at), role=output.role, codes=codes)
 
     def origins(self) -> pa.RecordBatch:
-        """Return the keys of the rows whose tuples have another result."""
+        """Return the keys of the rows whose tuples have a changed result."""
         rows = self.keys.select(ORIGINS.names).filter(pa.array(self.other)).combine_chunks()
         batches = rows.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], ORIGINS)
 
 
 def _counted(record: LoadRecord, results: _Results) -> LoadRecord:
-    """Return the record of a load that resolves what it reads, without the tuples that stay where
-    they were. These have passed the roles before theirs."""
+    """Return the record of a resolving load, without the tuples whose result has not changed. Such
+    a tuple is also subtracted from the counts of the roles before the one in which it is unmatched.
+    """
     same, inputs = results.same, list[InputCounts]()
     rest = same.total()
     for number, i in enumerate(record.inputs):
@@ -279,8 +284,8 @@ def _counted(record: LoadRecord, results: _Results) -> LoadRecord:
 
 
 def plan_again(plan: Plan[Any], sample: pa.RecordBatch, costs: Any) -> Plan[Any]:
-    """Return the plan with which staged tuples are joined, with the algorithm and the sizes that
-    the cost models find best for them, in as much memory and as many partitions."""
+    """Return the plan with which staged tuples are joined. Algorithm and sizes are those that the
+    cost models find best for these tuples, with the same memory and number of partitions."""
     joins = (
         replace(join, algorithm="auto", auto=True, parameters={}, chosen=(), owners=())
         for join in plan.joins
@@ -296,10 +301,11 @@ def stage_late(
     *,
     alone: bool,
 ) -> None:
-    """Stage the open tuples whose keys a new version of a role's dimension has brought.
+    """Stage the open tuples whose keys are new in a version of a role's dimension.
 
-    number: of the app; roles: (role, directory of the version whose keys the open tuples do not
-    have, None if that is unknown, directory of the new version); alone: the job has one role.
+    number: the app's number; roles: (role, directory of the version whose keys were already looked
+    up, None if that is unknown, directory of the new version); alone: whether the job has only one
+    role.
     """
     for role, former, new in roles:
         if former is None:
@@ -314,7 +320,7 @@ def stage_late(
 
 def lacks(role: str, *, alone: bool) -> ColumnElement[bool]:
     """Return the condition for rows of ``unmatched`` whose tuples have no row of a role's
-    dimension. alone: the job has no other role."""
+    dimension. alone: whether the job has only this role."""
     u = unmatched.c
     mine = or_(u.role.is_(None), u.role == role) if alone else u.role == role
     return and_(u.reason == Reason.NO_MATCH, mine)
@@ -334,8 +340,8 @@ def _stage(rows: Sequence[Row[Any]], staging: Staging) -> None:
 
 
 def brought(former: Path, new: Path) -> Iterator[np.ndarray]:
-    """Yield the key codes, int64[n], sorted, that a version of a snapshot has and a former one has
-    not, bucket by bucket. If the two cannot be compared, yield all codes."""
+    """Yield the key codes, int64[n], sorted, that a new version of a snapshot has and the former
+    one lacks, bucket by bucket. If the two cannot be compared, all codes are yielded."""
     here = Manifest.read(new)
     there = Manifest.read(former) if former.is_dir() else None
     same = there is not None and (there.bucket_count, there.keys) == (here.bucket_count, here.keys)
@@ -366,8 +372,8 @@ def _codes(snapshot: Path, bucket: int) -> np.ndarray:
 
 
 def typed_tuples(texts: Sequence[str], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Return tuples from their texts in ``unmatched``, and by position why a tuple does not have
-    the schema's types; such values are null."""
+    """Convert the texts in ``unmatched`` to tuples. Return the tuples, and by position the reason
+    why a tuple does not fit the schema's types. Values that do not fit are null."""
     rows, columns = [json.loads(text) for text in texts], []
     wrong: dict[int, str] = {}
     for field in schema:
@@ -380,7 +386,8 @@ def typed_tuples(texts: Sequence[str], schema: pa.Schema) -> tuple[pa.RecordBatc
 
 
 def _column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, Sequence[int]]:
-    """Return values of JSON as a column, and the positions of those that do not fit its type."""
+    """Convert JSON values to a column. Return the column, and the positions of values that do not
+    fit its type."""
     try:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return pa.array([None if v is None else bytes.fromhex(v) for v in values], kind), ()

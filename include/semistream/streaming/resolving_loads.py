@@ -1,9 +1,9 @@
 """The resolving loads of an app: which open tuples of ``unmatched`` are joined again, when, and
 with which versions of the dimensions.
 
-A load begins one when a version of a dimension has brought the keys of such tuples, ``replay`` when
-it is asked to. ``resolving`` has what both stage and what a task does with it, ``replaying`` what a
-replay takes from a file.
+A load starts a resolving load when a version of a dimension has new keys for such tuples;
+``replay`` starts one on request. ``resolving`` has the staging for both, and the work of a task;
+``replaying`` reads the file of a replay.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class ResolvingLoads:
     """The resolving loads of an app."""
 
     def __init__(self, planner: SemiStreamPlanner, commits: Commits, finish: Callable[[], None]):
-        """Prepare the loads. finish: joins, loads and commits what was begun."""
+        """Prepare the loads. finish: a function that joins, loads and commits the begun load."""
         self.planner, self.commits, self._finish = planner, commits, finish
         self.filling = FactFilling(planner, commits)
 
     @property
     def due(self) -> bool:
-        """Return whether a newer version of a dimension may have brought keys that resolve tuples
-        or fill facts in."""
+        """Return whether a newer version of a dimension may have keys that resolve tuples or
+        complete facts."""
         waits = any(role.late != "reject" for role in self.planner.job.roles)
         return waits and self.planner.outdated
 
     def resolve(self, stream: pa.Schema) -> None:
-        """Join the open tuples of ``unmatched`` again whose keys the plan's versions of dimensions
-        have brought, if these are to be resolved, and fill in the facts whose members they have.
-        stream: its schema."""
+        """Join open tuples of ``unmatched`` again if their keys are new in the plan's versions of
+        dimensions, and the job requests it (``late: resolve``). Complete the facts whose members
+        these versions have. stream: the stream's schema."""
         self.filling.fill()
         commits, plan = self.commits, self.planner.plan
         roles = self.planner.job.roles
@@ -91,9 +91,9 @@ class ResolvingLoads:
 
     def replay(self, at: Position, file: Path | None, stream: pa.Schema) -> Replayed:
         """Join all open tuples of ``unmatched`` again with the dimensions' current versions, or
-        those of a file, as they were mended there. at: the position of the load; stream: its
-        schema. Then fill in the facts whose members these versions have. Raises ConfigError for a
-        file that cannot be taken."""
+        only the tuples of a file, with the user's corrections. Then complete the facts whose
+        members these versions have. at: the position of the load; stream: the stream's schema.
+        Raises ConfigError for a file that cannot be used."""
         commits = self.commits
         wanted = self.planner.wanted(commits.progress.plan.partitions)
         left = len(wanted.joins) == 1 and wanted.joins[0].join_type == "left"
@@ -120,9 +120,9 @@ class ResolvingLoads:
         return replace(Replayed.of(commits.app, taken, loads), filled=self.filling.fill(wanted))
 
     def before_replay(self, stream: pa.Schema) -> Position:
-        """Return the position of a replay of what has been taken up. First finish the resolving
-        load that a crash interrupted, if there is one. Raises ConfigError if the load itself must
-        be finished first, or if no position is left."""
+        """Return the position for a replay. First finish a resolving load that a crash interrupted,
+        if there is one. Raises ConfigError if the load itself must be finished first, or if no
+        position is left."""
         commits, progress = self.commits, self.commits.progress
         if commits.pending is not None and progress.again is not None:
             commits.prepare_sink(*self.planner.columns(progress.again.plan, (stream,)))
@@ -146,7 +146,7 @@ class ResolvingLoads:
         return at
 
     def _join_again(self, at: Position, staging: Staging, plan: Plan[Any]) -> None:
-        """Begin and finish a resolving load of the staged tuples, joined with a plan."""
+        """Run a resolving load of the staged tuples with a plan."""
         again = Again(staging.file, plan)
         pin_versions(self.commits.app, plan)
         self.commits.begin(Progress(*at, self.planner.plan, self.commits.states, again=again))
@@ -159,8 +159,8 @@ class ResolvingLoads:
 
 
 def pin_versions(app: str, plan: Plan[Any], *, keep: bool = True) -> None:
-    """Keep the versions that a resolving load of an app is joined with until it is finished, or
-    release them."""
+    """Keep the versions that a resolving load of an app uses until the load is finished, or release
+    them."""
     for join in plan.joins:
         # no app has a name with a blank
         root, version = Path(join.snapshot).parent, join.version if keep else None

@@ -1,6 +1,7 @@
 """The common part of the scripts in ``spark_apps``.
 
-``python -m semistream.streaming.script --job JOB`` runs the one that fits the job, on this machine.
+``python -m semistream.streaming.script --job JOB`` runs the script that fits the job, on this
+machine.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def run_app(
     job_of: Callable[[str, Paths], AnyJob],
     argv: Sequence[str] | None,
 ) -> int:
-    """Run the app as its command line says and return the exit code. about: the help's text; kind:
-    of settings; job_of: returns the job for a name or file."""
+    """Run the app according to its command line and return the exit code. about: the help's text;
+    kind: class of the settings; job_of: a function that returns the job for a name or file."""
     parser = argparse.ArgumentParser(
         program,
         description=about,
@@ -78,7 +79,7 @@ def settings_kind(job: AnyJob) -> type[AppSettings]:
 
 
 def main() -> int:
-    """Run the app of the job that the command line names, and return the exit code."""
+    """Run the app of the job in the command line, and return the exit code."""
     interrupts.end_at_once()
     from semistream.workloads import load_any_job
 

@@ -1,5 +1,5 @@
-"""The plan with which an app joins a stream with dimensions. It changes with their versions and
-with the settings."""
+"""The plan with which an app joins a stream with dimensions. It changes with the dimensions'
+versions and the settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PUBLISH = "Run `semistream provision JOB`, or the DAG provision_master_data, fir
 
 
 class SemiStreamPlanner:
-    """The planner of a join of one stream with a dimension."""
+    """The planner of a join of one stream with dimensions."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class SemiStreamPlanner:
             self.without_sample(streams, max(self.settings.partitions, 1))
 
     def _check_late(self, role: Role) -> None:
-        """Raise ConfigError if the facts have the tuples that are to be resolved, or if no members
-        can be inferred."""
+        """Raise ConfigError if the setting ``late`` of a role cannot work: tuples to be resolved
+        would already be facts, or no members can be inferred."""
         if role.late == "infer":
             if not sink_kind(self.settings.sink).in_warehouse:
                 raise ConfigError(
@@ -125,17 +125,17 @@ class SemiStreamPlanner:
         return Plan(joins)
 
     def _placing(self, partitions: int) -> tuple[Role, Manifest]:
-        """Return the role that places the tuples, the one with the largest R of those that can be
-        cut into so many partitions, and its manifest."""
+        """Return the role whose keys assign tuples to partitions, and its manifest. This is the
+        role with the largest R, among those that can be cut into this many partitions."""
         sizes = [(role, Manifest.read(self._current(role))) for role in self.job.roles]
         return max(sizes, key=lambda of: (of[1].bucket_count >= partitions, _bytes(of[1])))
 
     def _join(
         self, number: int, partitions: int, columns: dict[str, str] | None, *, everywhere: bool
     ) -> RolePlan:
-        """Return the plan of the join with a role, given by its number, as the settings and the
-        dimension's current version ask for it. columns: see ``RolePlan``; everywhere: another join
-        places the tuples. Raises ConfigError."""
+        """Return the plan of the join with a role, as the settings and the dimension's current
+        version require. number: the role's number; columns: see ``RolePlan``; everywhere: whether
+        another join assigns the tuples to partitions. Raises ConfigError."""
         role = self.job.roles[number]
         directory = self._current(role)
         manifest = Manifest.read(directory)
@@ -173,7 +173,7 @@ class SemiStreamPlanner:
 
     def _current(self, role: Role) -> Path:
         """Return the directory of the current version of a role's dimension. Raises ConfigError if
-        there is none, or if it was published from another warehouse than the loaded one."""
+        there is none, or if it was published from a warehouse other than the loaded one."""
         root = self._roots[role.name]
         if (version := current_version(root)) is None:
             raise ConfigError("snapshot", "must have been published", str(root), PUBLISH)
@@ -190,8 +190,8 @@ class SemiStreamPlanner:
         return directory
 
     def _unknown(self, role: Role) -> int | None:
-        """Return the surrogate key of tuples for which a left join finds no row, see ``RolePlan``.
-        Raises ConfigError if the dimension was to have such a row, and has none."""
+        """Return the surrogate key for tuples without a row in a left join, see ``RolePlan``.
+        Raises ConfigError if the dimension should have an unknown member, but has none."""
         left = (role.join_type or self.settings.join_type) == "left"
         if not (left and role.dimension.unknown_member):
             return None
@@ -203,7 +203,7 @@ class SemiStreamPlanner:
 
     def _check_forms(self, role: Role, manifest: Manifest) -> None:
         """Raise ConfigError if the stream's key texts are normalised differently than the
-        snapshot's were."""
+        snapshot's."""
         for column, key in role.on.items():
             form = key_forms([column], self.job.stream.formats).get(column, {})
             if form != (known := manifest.formats.get(key, {})):
@@ -228,7 +228,8 @@ class SemiStreamPlanner:
         history: SkimmedSketch | None = None,
         demand: Demand | None = None,
     ) -> Plan[RolePlan]:
-        """Return the plan with what the user left open: how M is split, then for each role."""
+        """Return the plan with the choices that the user left open: first how M is split, then the
+        choices for each role."""
         sized = size_plan(wanted, sample, self.costs, former, history, one_machine=self.one_machine)
         return sized.choose(sample, self.costs, former, history, demand)
 
@@ -238,8 +239,8 @@ class SemiStreamPlanner:
         history: Callable[[], SkimmedSketch | None],
         partitions: int,
     ) -> Plan[RolePlan] | None:
-        """Return a new plan, or None. Questions that a sample of the stream decides are decided in
-        the first batch of a run before which nothing waits."""
+        """Return a new plan, or None to keep the present one. Questions that need a sample of the
+        stream are decided in the first batch of a run for which no earlier tuple waits."""
         wanted = self.wanted(partitions)
         if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):
             return None
@@ -286,7 +287,7 @@ class SemiStreamPlanner:
     def columns(
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
-        """Return the columns of a plan's joined rows as ``open`` does, without using the plan."""
+        """Return the columns of a plan's joined rows like ``open``, without using the plan."""
         return self._opened(plan, streams)[1]
 
 

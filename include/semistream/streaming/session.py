@@ -36,8 +36,9 @@ DEFAULTS = {
 
 
 def local_defaults() -> dict[str, str]:
-    """Return settings with the same effect for a driver whose JVM is already running. Only the
-    environment can set the UI's address; if it does not, the UI is off.
+    """Return settings for a driver whose JVM is already running, with the same effect as the
+    environment of spark-submit. Only the environment can set the UI's address; if it does not, the
+    UI is off.
 
     The driver generates the secret of ``spark.authenticate`` and keeps it in memory only.
     """
@@ -52,8 +53,8 @@ def local_defaults() -> dict[str, str]:
 
 
 def open_session(app: str) -> SparkSession:
-    """Open a session on the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf
-    name, or on this machine."""
+    """Open a session on the master in spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf, or
+    else on this machine."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     SparkContext._ensure_initialized()  # a SparkConf has no settings before there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
@@ -74,8 +75,8 @@ def open_session(app: str) -> SparkSession:
 
 
 def silence() -> None:
-    """Turn off Spark's log. The JVM is about to end with this process, and would log a stack trace
-    if a session is being opened at that time."""
+    """Turn off Spark's log, because the JVM is about to end with this process, and would log a
+    stack trace if a session is being opened at that time."""
     if SparkContext._jvm is not None:
         with suppress(Exception):  # the JVM has ended
             log4j = SparkContext._jvm.org.apache.logging.log4j
@@ -83,9 +84,9 @@ def silence() -> None:
 
 
 def start_session(app: str) -> Callable[[Callable[[], bool]], SparkSession | None]:
-    """Open the session in a background thread. Return a function that waits for it, or until
-    another function, which it is given, returns True: then it returns None. It raises the error of
-    opening the session. The process may end without calling it."""
+    """Open the session in a background thread. Return a function that waits for the session and
+    returns it, or returns None as soon as its argument, a function, returns True. It raises the
+    error that occurred while opening the session. The process may end without calling it."""
     opened: Future[SparkSession] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The settings of the streaming apps, and the job with the settings applied."""
+"""The settings of the streaming apps, and the job after they are applied."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _sink(value: str) -> str:
 
 
 class AppSettings(Settings):
-    """The settings of one run of a streaming app, whatever it joins."""
+    """The settings of one run of a streaming app, for a job of one or two streams."""
 
     job: str = Field(description="What is loaded: tpch, nycflights13, tpcds, or a job's YAML file")
     app: Annotated[str, AfterValidator(_app)] = Field(
@@ -138,8 +138,8 @@ class AppSettings(Settings):
     )
 
     def name(self) -> str:
-        """Return the app's name: its own, or the job's. Raises ConfigError if the job's file cannot
-        be read, or its name cannot name an app."""
+        """Return the app's name, by default the job's. Raises ConfigError if the job's file cannot
+        be read, or if its name is not allowed for an app."""
         if self.app:
             return self.app
         if not Path(self.job).is_file():  # a shipped job, or one that will be refused
@@ -208,7 +208,7 @@ class LoadSettings(AppSettings, JoinSettings):
     )
 
     def with_source(self, job: Job) -> Job:
-        """Return the job with its source replaced as these settings say."""
+        """Return the job with its source replaced according to these settings."""
         spec = job.stream
         changed: dict[str, Any] = {
             "format": self.source_format or spec.format,
@@ -262,15 +262,16 @@ class StreamStreamSettings(AppSettings):
 
 
 def _of_both(name: str) -> Any:
-    """Return a setting of a load that has another meaning for a job of two streams."""
+    """Return a setting of a load whose description also covers its meaning for a job of two
+    streams."""
     one, two = LoadSettings.model_fields[name], StreamStreamSettings.model_fields[name]
     _, _, choices = f"{two.description}".partition(": ")
     return Field(one.default, description=f"{one.description}; of two streams: {choices}")
 
 
 class AnyLoadSettings(LoadSettings):
-    """The settings of one run of the app that fits the job: those of a load of one stream, and
-    those of a load of two. Which of them a job takes, its own class of settings tells."""
+    """The settings of one run of an app, for a job of one or two streams. The job's kind decides
+    which of them are allowed."""
 
     algorithm: str = _of_both("algorithm")
     parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = _of_both("parameters")

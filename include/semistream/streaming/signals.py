@@ -13,12 +13,12 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 
 class StopSignals:
-    """The signals that ask an app to stop. came: set when one has come.
+    """The signals that ask an app to stop. came: an event that is set when a signal has come.
 
     The driver's JVM is the process of spark-submit. Without a handler it would end at once, with
-    the code 143 or 130, and this process with it. With one the JVM lives until this process has
-    drained, and returns its exit code. This is a Java SignalHandler: a thread of the JVM calls
-    `handle`.
+    the code 143 or 130, and this process with it. With a handler the JVM lives until this process
+    has drained, and returns its exit code. The handler is a Java SignalHandler: a thread of the JVM
+    calls `handle`.
     """
 
     def __init__(self) -> None:
@@ -28,8 +28,8 @@ class StopSignals:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Handle the signals inside the block, in this process and, from `take_jvm` on, in the
-        driver's JVM."""
+        """Handle the signals inside the block, in this process and, after a call of `take_jvm`, in
+        the driver's JVM."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -47,7 +47,7 @@ class StopSignals:
                 signal.signal(number, handler)
 
     def take_jvm(self, context: SparkContext) -> None:
-        """Handle the signals that were taken in the JVM, too."""
+        """Handle the signals in the JVM, too."""
         if self._former:
             ensure_callback_server_started(context._gateway)
             self._signals = context._gateway.jvm.sun.misc.Signal

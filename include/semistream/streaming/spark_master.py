@@ -1,4 +1,4 @@
-"""What the master of a Spark app means for its driver. It does not need Spark."""
+"""The meaning of a Spark app's master for its driver. This module does not need Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_local(master: str) -> bool:
-    """Return whether the driver runs its tasks itself, so that no other machine has to reach it."""
+    """Return whether the driver runs its tasks itself, so that no other machine has to connect to
+    it."""
     return re.match(r"local(\[|$)", master) is not None
 
 

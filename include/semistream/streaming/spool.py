@@ -42,13 +42,13 @@ VALUES = 131_072  # of unmatched tuples that are Python objects at a time
 
 
 class RowWriter(Protocol):
-    """A sink's writer of a partition's joined rows, which takes them as they come."""
+    """A sink's writer of a partition's joined rows, which receives them as they are produced."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Write rows."""
 
     def discard(self) -> None:
-        """Delete what was written."""
+        """Delete everything that was written."""
 
 
 class Spool(AbstractContextManager["Spool"]):
@@ -56,7 +56,8 @@ class Spool(AbstractContextManager["Spool"]):
     repeated.
 
     ``joined()`` and ``unmatched()`` are tables that map the files into memory: the system reads a
-    page when it is accessed. writer: of a sink that takes joined rows as they come.
+    page when it is accessed. writer: a writer of a sink that receives joined rows as they are
+    produced.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class Spool(AbstractContextManager["Spool"]):
         *,
         closes: bool = False,
     ):
-        """Make the spool. joined: schema of the joined rows, whose first columns are the (left)
-        stream's; streams: schema of each stream's rows; ids: names of its id columns; closes: the
-        sink needs the keys that become final."""
+        """Create the spool. joined: schema of the joined rows, whose first columns are the (left)
+        stream's; streams: schema of each stream's rows; ids: names of each stream's id columns;
+        closes: whether the sink needs the keys that become final."""
         self.output_schema, self.streams, self.ids, self.writer = joined, streams, ids, writer
         self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
@@ -97,7 +98,7 @@ class Spool(AbstractContextManager["Spool"]):
 
     @property
     def stream_schema(self) -> pa.Schema:
-        """The (left) stream's columns in the types that the join returns."""
+        """The (left) stream's columns, in the types that the join returns."""
         return pa.schema(list(self.output_schema)[: self._first])
 
     @property
@@ -115,13 +116,13 @@ class Spool(AbstractContextManager["Spool"]):
         codes: pa.Array | None = None,
         inferred: pa.RecordBatch | None = None,
     ) -> None:
-        """Write what an operator returned.
+        """Write the output of an operator.
 
         unmatched: tuples of the side, with the reason in the last column; propagated: patterns over
         the side's join columns; final: keys of the left stream that no later row has; role: the
-        role in which the tuples are unmatched, if there are several; codes: int64, the codes of
-        their keys in that role, null for no key; inferred: the joined rows with inferred members,
-        as ``INFERRED``, by their numbers in ``joined``.
+        role in which the tuples are unmatched, if there are several roles; codes: int64, the codes
+        of their keys in that role, null for no key; inferred: the joined rows with inferred
+        members, as ``INFERRED``, by their numbers in ``joined``.
         """
         if final is not None and self._closes:
             self._patterns += final.patterns
@@ -157,7 +158,7 @@ class Spool(AbstractContextManager["Spool"]):
         role: str | None = None,
         codes: pa.Array | None = None,
     ) -> None:
-        """Write tuples that are not loaded."""
+        """Write tuples that are kept in ``unmatched``, with their reasons."""
         rows = max(VALUES // tuples.num_columns, 1)
         for first in range(0, tuples.num_rows, rows):
             part, why = tuples.slice(first, rows), reasons.slice(first, rows)
@@ -167,15 +168,15 @@ class Spool(AbstractContextManager["Spool"]):
             )
 
     def resolve(self, origins: pa.RecordBatch) -> None:
-        """Write the keys of rows of ``unmatched``, a batch of ``ORIGINS``, whose tuples this load
-        has from now on."""
+        """Write the keys of rows of ``unmatched`` whose tuples belong to this load from now on.
+        origins: a batch of ``ORIGINS``."""
         self._append("resolved", origins)
 
     def _side(self, side: int) -> str | None:
         return SIDES[side] if len(self.streams) > 1 else None
 
     def reject(self, rejected: Sequence[Rejected], side: int = 0) -> None:
-        """Write what could not be read: its text, the reason, and its place."""
+        """Write tuples that could not be read: the text, the reason, and the position of each."""
         columns = [
             pa.repeat(Reason.UNPARSABLE, len(rejected)),
             pa.array([self._side(side)] * len(rejected), pa.string()),
@@ -202,15 +203,15 @@ class Spool(AbstractContextManager["Spool"]):
         return self._read("unmatched")
 
     def resolved(self) -> pa.Table:
-        """Return the keys of the rows of ``unmatched`` whose tuples this load has."""
+        """Return the keys of the rows of ``unmatched`` whose tuples belong to this load."""
         return self._read("resolved")
 
     def inferred(self) -> pa.Table:
-        """Return which joined rows name inferred members, by their numbers in ``joined``."""
+        """Return the joined rows with inferred members, by their numbers in ``joined``."""
         return self._read("inferred")
 
     def propagated(self) -> pa.Table:
-        """Return the propagated patterns, with columns side, pattern."""
+        """Return the propagated patterns, in the columns side and pattern."""
         return self._read("propagated")
 
     def final(self) -> Final:
@@ -249,7 +250,7 @@ def unmatched_rows(
     role: str | None = None,
     codes: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """Return tuples as rows of the table ``unmatched``. codes: of their keys, see
+    """Return tuples as rows of the table ``unmatched``. codes: the codes of their keys, see
     ``Spool.write``."""
     texts = [json.dumps(row, default=_plain) for row in python_rows(tuples)]
     where = [pa.array([name] * len(texts), pa.string()) for name in (side, role)]

@@ -1,5 +1,5 @@
 """Communication between an app and other processes through the checkpoint directory: status, stop
-request, lock. It does not need Spark."""
+request, lock. This module does not need Spark."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ State = Literal["starting", "running", "draining", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Status:
-    """``<checkpoint>/status.json``: the state of an app. Counts are of this run; rates in tuples/s;
-    memory_peak (of all operators' arrays together) and resident_peak (of the worker that had most)
-    in bytes; heartbeat UTC, ISO 8601."""
+    """``<checkpoint>/status.json``: the state of an app. Counts are those of this run; rates are in
+    tuples/s; memory_peak (all operators' arrays together) and resident_peak (the worker with the
+    largest memory) are in bytes; heartbeat is UTC, ISO 8601."""
 
     state: State
     pid: int
@@ -65,8 +65,8 @@ STATUS = TypeAdapter(Status)
 
 
 def read_status(checkpoint: str | Path) -> Status | None:
-    """Return the latest status; None if no app has ever run there, or if a crash of the machine
-    left no complete file."""
+    """Return the latest status. Return None if no app has ever run on this checkpoint, or if a
+    crash of the machine left no complete file."""
     try:
         status = STATUS.validate_json((Path(checkpoint) / "status.json").read_bytes())
         datetime.fromisoformat(status.heartbeat)
@@ -87,9 +87,9 @@ def stop_requested(checkpoint: str | Path) -> bool:
 
 
 def forget_former_stop(checkpoint: Path) -> None:
-    """Forget a stop that was requested of a former driver. The caller begins, and has the
-    checkpoint's lock. A driver with a launcher keeps the request: the launcher has decided whether
-    it holds."""
+    """Delete a stop request for a former driver. The caller is a new driver that holds the
+    checkpoint's lock. A driver that was started by a launcher keeps the request, because the
+    launcher has decided whether it is valid."""
     if LAUNCHED not in os.environ:
         clear_stop(checkpoint)
 
@@ -99,8 +99,8 @@ def clear_stop(checkpoint: str | Path) -> None:
 
 
 class StatusFile:
-    """A writer of the status: at every change, and in between a heartbeat from a thread of its
-    own."""
+    """A writer of the status. It writes at every change, and a thread writes a heartbeat in
+    between."""
 
     def __init__(self, checkpoint: Path, app: str):
         self.path = checkpoint / "status.json"
@@ -129,7 +129,7 @@ class StatusFile:
 
     def _fail(self, error: str, *, refused: bool) -> None:
         """Write the status of a failed app. On a full disk, overwrite the former status in place.
-        An error in writing is ignored, so that the app's own error is not hidden."""
+        An error in writing is ignored, so that it does not hide the error of the app."""
         try:
             self.update(state="failed", error=error, refused=refused)
         except OSError:
@@ -151,8 +151,8 @@ RAISED = re.compile(
 
 def _why(error: BaseException) -> str:
     """Describe an error by its type and message. For an error in a Python worker, Spark's message
-    is the traceback, from which the worker's error is taken; of an error of the JVM, the frames are
-    left out."""
+    is a traceback, from which the worker's error is extracted. For an error of the JVM, the stack
+    frames are left out."""
     raised = RAISED.findall(str(error))
     if not raised and (in_jvm := getattr(error, "java_exception", None)) is not None:
         return str(in_jvm)
@@ -165,10 +165,10 @@ def _now() -> str:
 
 @contextmanager
 def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
-    """Hold the checkpoint for this process. Raises ConfigError, which names the holder, if another
-    app has it.
+    """Hold the lock of the checkpoint for this process. Raises ConfigError, which names the holder,
+    if another app has it.
 
-    The kernel releases the lock when the process ends, however it ends.
+    The kernel releases the lock when the process ends, even if it is killed.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_TIMEOUT

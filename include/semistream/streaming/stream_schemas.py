@@ -1,4 +1,4 @@
-"""The columns of an app's streams, as its checkpoint has them."""
+"""The columns of an app's streams, according to its checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as
 
 
 def former_schema(checkpoint: Path, side: int) -> pa.Schema | None:
-    """Return the schema that a stream had when the app's first batch began, None before that. A
-    source that infers types keeps them, because later files might suggest others."""
+    """Return the schema of a stream at the time when the app's first batch began; None before that.
+    A source that infers types keeps them, because later files might suggest others."""
     if not (checkpoint / PROGRESS).exists():
         return None
     known = read_checked(checkpoint / SCHEMAS, RESTORE)

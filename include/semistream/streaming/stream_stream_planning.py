@@ -1,4 +1,4 @@
-"""The plan with which an app joins two streams. It does not change while anything is held."""
+"""The plan with which an app joins two streams. It does not change while tuples are held."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class StreamStreamPlanner:
         return self.settings.partitions or min(cores, BUCKETS)
 
     def ends(self, exhausted: bool) -> bool:
-        """Return whether held tuples are finished at the end of a run: only if the user says that
-        the streams end, because otherwise partners may still come."""
+        """Return whether held tuples are finished at the end of a run. They are finished only if
+        the user says that the streams end, because otherwise partners may still come."""
         return self.settings.end and exhausted
 
     def check_open(self, last: tuple[int, int] | None) -> None:
-        """Raise ConfigError if the streams had ended with the newest commit: a tuple that comes now
+        """Raise ConfigError if the streams had ended with the newest commit, because a new tuple
         may match one that was reported as unmatched."""
         if last is not None and last[1]:
             raise ConfigError(
@@ -83,8 +83,8 @@ class StreamStreamPlanner:
     def change(
         self, sample: Callable[[], pa.RecordBatch], history: Callable[[], object], partitions: int
     ) -> None:
-        """Check that what is held can continue with the present settings. Raises ConfigError for
-        any change except of memory, which can only grow."""
+        """Check that the held tuples can continue with the present settings. Raises ConfigError for
+        any change except an increase of memory."""
         (wanted,), (present,) = (
             self.wanted(self.settings.partitions or self.plan.partitions).joins,
             self.plan.joins,

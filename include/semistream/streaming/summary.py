@@ -24,8 +24,8 @@ SUMMED = (
 
 @dataclass
 class Totals:
-    """The totals of this run's commits. ``seconds`` adds up the slowest partition of each
-    commit."""
+    """The totals of this run's commits. ``seconds`` is the sum over the commits of each commit's
+    slowest partition."""
 
     sums: Counter[str] = field(default_factory=Counter)  # by name, of SUMMED
     batches: int = 0
@@ -41,7 +41,7 @@ class Totals:
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
     def add(self, loads: Sequence[LoadRecord]) -> None:
-        """Add a commit. loads: its records, one a partition."""
+        """Add a commit. loads: its records, one for each partition."""
         for name in SUMMED:
             self.sums[name] += sum(getattr(load, name) for load in loads)
         self.batches += 1
@@ -66,12 +66,12 @@ class Totals:
 
     @property
     def service_rate(self) -> float:
-        """Tuples per second inside the operators."""
+        """Tuples per second, by the time spent inside the operators."""
         return self.finished / self.seconds if self.seconds else 0.0
 
     @property
     def median_wait(self) -> float:
-        """Seconds, estimated from the median wait of each partition."""
+        """The median waiting time in seconds, estimated from the median of each partition."""
         return self.waits.median(self.finished)
 
     def status(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Totals:
         }
 
     def summary(self, plan: Plan[Any]) -> dict[str, Any]:
-        """Return the totals for ``summary.json``. plan: the one that the run ended with."""
+        """Return the totals for ``summary.json``. plan: the plan at the end of the run."""
         return {
             "algorithm": plan.algorithm,
             "reason": plan.reason,
@@ -108,15 +108,15 @@ class Totals:
 
 
 def end_to_end(summary: Mapping[str, Any]) -> float:
-    """Return the stream tuples per second of the whole run, as a user sees it, with reading, Spark
-    and the sink. The service rate covers only the operators."""
+    """Return the stream tuples per second of the whole run, including reading, Spark and the sink.
+    In contrast, the service rate covers only the operators."""
     return summary["rows_read"] / summary["seconds"] if summary.get("seconds") else 0.0
 
 
 def _by_input(
     inputs: Mapping[str, Mapping[str, int]], count: str, head: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield a line for each input of which a count is not 0."""
+    """Yield a line for each input whose count is not 0. count: the count's name."""
     for name, of in inputs.items():
         if of.get(count):
             yield f"  {head}{name}", f"{of[count]:,}"

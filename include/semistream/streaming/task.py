@@ -1,5 +1,5 @@
 """One Spark task: it joins one partition of a micro-batch and loads the result exactly once.
-``join_operator`` has the operator that it runs."""
+``join_operator`` has the operator that the task runs."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ operators = OperatorCache()
 
 @dataclass(frozen=True)
 class Work:
-    """The input of all tasks of a micro-batch, or of what follows it.
+    """The input of all tasks of a micro-batch, a drain or a resolving load.
 
-    states: names of the state files, one a join, by partition; checkpoint: directory of the join
-    states, shared by all workers; streams: schemas of the tuples; ids: each stream's id columns;
-    replicated: the splits that every task reads, keeping the tuples of its partition, each with its
-    side; sources: all files of the micro-batch.
+    states: by partition, names of the state files, one for each join; checkpoint: directory of the
+    join states, shared by all workers; streams: schemas of the tuples; ids: each stream's id
+    columns; replicated: the splits that every task reads, keeping the tuples of its partition, each
+    with its side; sources: all files of the micro-batch.
     """
 
     app: str
@@ -82,8 +82,8 @@ class Work:
         return Side(number, self.plan.placement(self.streams, number))
 
     def place_splits(self, shares: Sequence[Sequence[tuple[int, Splits[Any]]]]) -> Placing:
-        """Return the function for ``mapInArrow`` of the tasks that read splits for others. Each
-        input row is the number of a share: splits, each with their side."""
+        """Return a function for ``mapInArrow`` of tasks that read splits for other tasks. Each
+        input row is the number of a share. shares: lists of splits, each with its side."""
 
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -94,7 +94,8 @@ class Work:
         return place
 
     def place_records(self, number: int, decoder: Decoder) -> Placing:
-        """Return the function for ``mapInArrow`` over the records that Spark brings of a side."""
+        """Return a function for ``mapInArrow`` over the records of a side that Spark brings.
+        number: the side."""
 
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return self.side(number).messages(decoder.decode(batches))
@@ -102,15 +103,15 @@ class Work:
         return place
 
     def join_messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Join the messages of a partition, see ``exchange``; the function for ``mapInArrow``.
-        Yields one row: the load's record as JSON."""
+        """Join the messages of a partition, see ``exchange``. This is a function for
+        ``mapInArrow``, which yields one row: the load's record as JSON."""
         yield pa.record_batch(
             [pa.array([self._summary(read_messages(batches, self.streams))])], names=["summary"]
         )
 
     def join_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
-        """Join a partition that gets no messages; the function for ``mapPartitions``. Yields the
-        same row as ``join_messages``."""
+        """Join a partition that gets no messages. This is a function for ``mapPartitions``, which
+        yields the same row as ``join_messages``."""
         yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[Input]) -> str:
@@ -186,8 +187,8 @@ class Work:
                     yield mine
 
     def _operator(self, partition: int) -> JoinOperator:
-        """Return the operator in its state after the previous batch: the cached one, or a new one
-        that restores the state."""
+        """Return the operator in its state after the previous batch: the cached operator, or a new
+        one with the restored state."""
         before = self.states.get(partition, ())
         cached = operators.take((self.checkpoint, partition, before)) if before else None
         if cached is not None:
@@ -205,8 +206,8 @@ class Work:
         spool: Spool,
         sketch: SampledSketch | None,
     ) -> tuple[Refused, bool]:
-        """Feed the operator with the input, and the sketch with its keys. Return the counts of
-        tuples rejected before the operator, and whether the operator's state may have changed."""
+        """Give the input to the operator, and its keys to the sketch. Return the counts of tuples
+        rejected before the operator, and whether the operator's state may have changed."""
         refused, read = Refused(), False
         for side, batch, unparsable in batches:
             read = read or bool(batch.num_rows or unparsable)
@@ -232,7 +233,7 @@ class Work:
         return refused, continues or bool(self.drain)
 
     def load(self, partition: int) -> LoadRecord:
-        """Return the partition's record, without counts."""
+        """Return the partition's record without counts."""
         return LoadRecord(
             self.app,
             self.batch,
@@ -249,8 +250,8 @@ class Work:
         )
 
     def checked(self, record: LoadRecord) -> LoadRecord:
-        """Return the record with its service rate. Raises StateError if its tuples do not add up;
-        then nothing is loaded."""
+        """Return the record with its service rate. Raises StateError if the numbers of its tuples
+        do not add up, so that nothing is loaded."""
         if any(map(unaccounted, (record, *record.inputs))):
             raise StateError(
                 f"partition {record.partition} of batch {self.batch} does not add up: "
@@ -273,8 +274,8 @@ class Work:
 
 
 def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
-    """Return the records in the rows that the tasks have returned, by partition. Raises TaskFailed
-    if a partition was refused."""
+    """Return the records in the rows that the tasks have returned, in the order of the partitions.
+    Raises TaskFailed if a partition was refused."""
     records = []
     for summary in summaries:
         if (why := json.loads(summary).get(REFUSED)) is not None:
@@ -310,21 +311,22 @@ def open_operator(
 
 @cache
 def keep_modules() -> None:
-    """Exclude all modules and compiled kernels from garbage collection, once per process. Spark's
-    daemon collects garbage after every task; scanning them would take 0.1 s each time."""
+    """Exclude all present modules and compiled kernels from garbage collection, once per process.
+    Spark's daemon collects garbage after every task, and scanning them would take 0.1 s each time.
+    """
     gc.freeze()
 
 
 def warm_up(_: Iterator[object]) -> None:
-    """Let a worker import what a micro-batch's tasks need; the function of a task. PyArrow and
-    Numba import and compile at their first calls."""
+    """Import the modules that a micro-batch's tasks need. This is a task's function that prepares a
+    worker. PyArrow and Numba import and compile at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
     SampledSketch().add(np.zeros(1, np.int64))
 
 
 def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """Return the tuples for which `wrong`, bool[n], is false, and those for which it is true, or
-    None."""
+    """Return two batches: the tuples for which `wrong`, bool[n], is false, and those for which it
+    is true; None in place of the second batch if it is empty."""
     if not pc.any(wrong).as_py():
         return batch, None
     return batch.filter(pc.invert(wrong)), batch.filter(wrong)

@@ -1,5 +1,5 @@
-"""Near misses of a load: a sample of the keys in the table ``unmatched``, or of the facts that a
-left join of several has let pass, compared with the master data that they were joined with."""
+"""Near misses of a load. Sampled keys from the table ``unmatched``, or from facts that a left join
+has passed on without a row, are compared with the master data with which they were joined."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MOST = 5 * SAMPLE  # rows of ``unmatched`` that are read, as some of them have n
 
 
 class Passed(NamedTuple):
-    """The tuples that a left join has let pass without a row of its dimension, where another join
-    follows: they are in the fact table alone. facts: that table; lacks_row: the condition for
-    them."""
+    """The tuples that a left join has passed on without a row of its dimension to another join.
+    They are only in the fact table. facts: that table; lacks_row: the condition for these tuples.
+    """
 
     facts: FromClause
     lacks_row: ColumnElement[bool]
@@ -48,12 +48,12 @@ def look_into_misses(
     totals: Totals,
     passed: Passed | None,
 ) -> list[str]:
-    """Return sentences on a run's tuples without a row in a role: that their share has risen, and
-    which keys would match in another form.
+    """Return sentences about a run's tuples without a row in a role: whether their share has risen,
+    and which keys would match in another form.
 
     snapshot: directory of the newest version; of: the newest commit before the run, and the run's
-    newest; totals: of the run; passed: None where those tuples are in ``unmatched``, or outside the
-    warehouse.
+    newest commit; totals: the run's totals; passed: None if those tuples are in ``unmatched``, or
+    outside the warehouse.
     """
     (before, newest), number = of, app_number(connection, app) or 0
     rise = newest_rise(connection, app, role.name, before, newest)
@@ -78,8 +78,8 @@ def find_near_misses(
     """Return the near misses of the keys that a range of loads did not find in a version of the
     master data; None if there are none, or if the snapshot is gone.
 
-    loads: the first and the last load_id; on: stream column -> master column; snapshot: the
-    version's directory; passed: see ``look_into_misses``.
+    loads: the first and the last load_id; on: the stream's columns, each with its master column;
+    snapshot: the version's directory; passed: see ``look_into_misses``.
     """
     try:
         with closing(SnapshotRelation(snapshot)) as relation:
@@ -106,7 +106,7 @@ def find_near_misses(
 def _sample(
     connection: Connection, loads: tuple[int, int], role: str, version: str
 ) -> list[dict[str, Any]]:
-    """Return a sample of the tuples without a match, of loads with this version. Raises StateError
+    """Return a sample of the tuples without a match from loads with this version. Raises StateError
     if the ledger contradicts itself."""
     b, i, r, u = load_batches.c, load_inputs.c, load_rejections.c, unmatched.c
     same = and_(r.load_id == i.load_id, r.role == i.role, r.reason == Reason.NO_MATCH)
@@ -150,8 +150,8 @@ def _passed(
     columns: Sequence[str],
     passed: Passed,
 ) -> list[dict[str, Any]]:
-    """Return these columns of some facts without a row, of loads with this version: the first ones
-    of each of some loads, as the fact table has no index by which to draw them evenly."""
+    """Return these columns of some facts without a row from loads with this version. They are the
+    first such facts of some loads, because the fact table has no index for drawing them evenly."""
     i, f = load_inputs.c, passed.facts.c
     mine = and_(i.load_id.between(*loads), i.role == role, i.version == version, i.missed > 0)
     found = connection.scalars(select(i.load_id).where(mine).order_by(i.load_id)).all()
@@ -168,7 +168,7 @@ def _passed(
 
 
 def _typed(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return values of JSON as a column of a canonical type."""
+    """Convert JSON values to a column of a canonical type."""
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return pa.array(values, kind)
     return pa.array([None if v is None else str(v) for v in values], pa.string()).cast(kind)

@@ -1,11 +1,11 @@
 """``max_wait``: how long a stream tuple may wait for R while a load is running.
 
 After a micro-batch the stream buffer is empty. In SSJ and SSCJ the disk-probing phase then becomes
-active for one iteration; in the others it waits for w tuples or for a full H_S. Therefore a load
-whose trigger is an interval spreads a pass over R over the bound: with every micro-batch the
+active for one iteration; in the other joins it waits for w tuples or for a full H_S. Therefore a
+load whose trigger is an interval spreads a pass over R over the bound: with every micro-batch the
 disk-probing phase of every join becomes active and continues by the share of a pass that has become
-due (`SemiStreamJoin.keep_up`), and no further. If no micro-batch comes, the disk is idle, and
-waiting tuples are finished.
+due (`SemiStreamJoin.keep_up`). If no micro-batch comes, the disk is idle, and waiting tuples are
+finished.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class WaitingBound:
     load ends."""
 
     def __init__(self, given: float, trigger: float | None):
-        """Set the bound. given: s, 0: the smallest bound that is cheap; trigger: s between
-        micro-batches, None if the load ends when all available input is read. Raises ConfigError.
-        """
+        """Set the bound. given: seconds, 0 for the smallest bound that is cheap; trigger: seconds
+        between micro-batches, None if the load ends when all available input is read. Raises
+        ConfigError."""
         self._given, self._trigger = given, trigger
         self.seconds: float | None = given or None
         self._pass, self._before, self._warned = 0.0, 0.0, -math.inf
@@ -81,8 +81,8 @@ class WaitingBound:
             )
 
     def choose(self, seconds: float) -> None:
-        """Choose the bound for passes over R of so many seconds. Raises ConfigError if a given
-        bound cannot be kept; a running load only logs that."""
+        """Choose the bound for passes over R that take this many seconds. Raises ConfigError if a
+        given bound cannot be kept; a running load only logs this."""
         self._pass, trigger = seconds, self._trigger or 0.0
         least = max(TRIGGERS * trigger, trigger + seconds / MOST_SHARE)
         if self._given and self._given < least:
@@ -109,8 +109,8 @@ class WaitingBound:
             )
 
     def demand(self, tuples: int) -> Demand | None:
-        """Return what the bound demands of an algorithm. tuples: how many of the first micro-batch
-        were sampled."""
+        """Return the demands of the bound on an algorithm. tuples: how many tuples of the first
+        micro-batch were sampled."""
         if self.seconds is None:
             return None
         rate = tuples / self._trigger if self._trigger and 0 < tuples < SAMPLED else math.inf
@@ -135,11 +135,13 @@ class WaitingBound:
         return max(self.seconds - ahead, self.seconds / 2)
 
     def idle(self, seconds: float) -> bool:
-        """Return whether the disk is idle: nothing came for as long as a pass over R takes."""
+        """Return whether the disk is idle, because no tuple came for as long as a pass over R
+        takes."""
         return self._trigger is not None and seconds > min(self._trigger, max(IDLE, self._pass))
 
     def check(self, longest: float, tuples: int) -> None:
-        """Warn if tuples waited longer than the bound. tuples: how many the micro-batch read."""
+        """Log a warning if tuples waited longer than the bound. longest: the longest wait, seconds;
+        tuples: how many tuples the micro-batch read."""
         if self.seconds is None or longest <= COARSE * self.seconds:
             return
         now = time.monotonic()

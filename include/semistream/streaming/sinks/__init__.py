@@ -1,1 +1,1 @@
-"""The sinks of joined rows: one file a system. Each loads a batch exactly once."""
+"""The sinks of joined rows, one module for each system. Each sink loads a batch exactly once."""

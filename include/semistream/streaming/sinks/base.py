@@ -1,4 +1,4 @@
-"""The protocol of a sink, and the keys by which rows name their load."""
+"""The protocol of a sink, and the keys by which rows identify their load."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Rows = tuple[str, Callable[[], Iterator[pa.RecordBatch]]]  # a file's name, its 
 class StoredRows(NamedTuple):
     """The rows of a sink outside the warehouse, for the proof.
 
-    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each; others:
-    (name, the load_ids of the rows in it that are not the app's) each. Reading the rows raises
-    OSError or pa.ArrowException if a file is gone or damaged: the names come from what ``commit``
-    has recorded, as a listing of the directory would not show that a file is gone. The rows of a
-    load may come in any order and without ``load_row``; their values and types are those that
-    ``write`` was given.
+    schema: the schema of the rows, which have a load_id; files: (name, the app's rows in the file)
+    for each file; others: (name, the load_ids of rows in the file that do not belong to the app)
+    for each file. Reading the rows raises OSError or pa.ArrowException if a file is gone or
+    damaged. The names come from the record of ``commit``, because a listing of the directory would
+    not show that a file is gone. The rows of a load may come in any order and without ``load_row``;
+    their values and types are those that ``write`` received.
     """
 
     schema: pa.Schema
@@ -40,15 +40,15 @@ class StoredRows(NamedTuple):
 
 
 class Sink(Protocol):
-    """A sink. ``loaded``, ``writer`` and ``write`` run in tasks, the rest in the driver; a sink
-    is sent to the tasks pickled. A class that derives from this one inherits the members that
-    return None where there is nothing to do.
+    """A sink. ``loaded``, ``writer`` and ``write`` run in tasks, the rest in the driver. A sink is
+    pickled and sent to the tasks. A class derived from this one inherits members that return None,
+    for steps in which it has nothing to do.
 
-    warehouse: where the ledger and the dimensions are;
-    two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
-    ``commit`` itself, can be repeated; in_warehouse: joined tuples go to the fact table of the
-    warehouse; put_back: how rows that are lost or changed are put back, with ``{app}`` and
-    ``{sink}`` for the app's name and the setting.
+    warehouse: the warehouse with the ledger and the dimensions; two_phase: whether ``commit`` has
+    several steps and needs a durable record before it; all steps, and ``commit`` itself, can be
+    repeated; in_warehouse: whether joined tuples go to the fact table of the warehouse; put_back: a
+    text that says how to restore lost or changed rows, with ``{app}`` and ``{sink}`` for the app's
+    name and the setting.
     """
 
     warehouse: Warehouse
@@ -58,8 +58,8 @@ class Sink(Protocol):
 
     @property
     def closing(self) -> Closing | None:
-        """The closing of keys that ``write`` performs when they have become final; None if it
-        performs none. Then ``open_sink`` refuses a job with totals."""
+        """The closing of keys, which ``write`` performs when they have become final. If it is None,
+        ``open_sink`` refuses a job with totals."""
         return None
 
     @staticmethod
@@ -71,35 +71,37 @@ class Sink(Protocol):
         """Return the sink that the setting names. Raises ConfigError."""
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
-        """Return the record of a partition that is already loaded, else None. A sink of two phases
-        returns None, as a partition is not loaded before ``commit``."""
+        """Return the record of a partition that is already loaded; otherwise None. A sink of two
+        phases returns None, because a partition is not loaded before ``commit``."""
         return None
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
-        """Delete what readers can see of a batch that was begun and is not committed. It is called
-        when the batch's files have changed since a crash, before the batch is run again."""
+        """Delete everything that readers can see of a batch that has begun and is not committed.
+        This method is called when the batch's files have changed since a crash, before the batch
+        runs again."""
         return None
 
     def take_out(self, loads: Sequence[tuple[int, int]]) -> None:
-        """Delete the rows of committed loads, given as ranges of load_ids, that lie outside the
-        warehouse, before the ledger forgets them. A repeated call is harmless."""
+        """Delete rows of committed loads from outside the warehouse, before the ledger forgets the
+        loads. loads: ranges of load_ids. A repeated call is harmless."""
         return None
 
     def writer(
         self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
     ) -> RowWriter | None:
-        """Return the writer that takes joined rows as they come; None: they go to the spool."""
+        """Return a writer that receives joined rows as they are produced; None if they go to the
+        spool."""
         return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         """Write a partition, or prepare it for ``commit``: joined rows, unmatched tuples,
-        propagated patterns, and the marks of the resolved ones (``mark_resolved``), whose keys
-        ``Spool.resolved`` has. Return the record that is valid: its fields facts_checksum and
-        unmatched_checksum are set, and ``prepared`` has as JSON values what ``commit`` needs to
-        know.
+        propagated patterns, and the marks of resolved rows (``mark_resolved``), whose keys are in
+        ``Spool.resolved``. Return the valid record. Its fields facts_checksum and
+        unmatched_checksum are set, and ``prepared`` contains the data for ``commit``, as JSON
+        values.
 
-        Several attempts of a partition may run at the same time, also one of a driver that was
-        killed: name files by ``attempt_name``.
+        Several attempts of a partition may run at the same time, even an attempt of a driver that
+        was killed: name files by ``attempt_name``.
         """
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
@@ -108,24 +110,25 @@ class Sink(Protocol):
         if the target does not fit."""
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
-        """Commit a batch, all of whose partitions are written. A repeated call is harmless.
-        Its last step is ``Ledger.commit``, which a sink outside the warehouse also gives the loads,
-        and a function that writes the rows of ``unmatched`` and ``propagated``, and the marks.
+        """Commit a batch, all of whose partitions are written. A repeated call is harmless. The
+        last step is ``Ledger.commit``. A sink outside the warehouse also gives it the loads, and a
+        function that writes the rows of ``unmatched`` and ``propagated``, and the marks.
 
         loads: the result of ``write`` for each partition.
         """
 
     def clean_up(self) -> None:
-        """Remove files that only ``commit`` needed. The record of the commit is already removed."""
+        """Remove files that only ``commit`` needed. The record of the commit has already been
+        removed."""
         return None
 
     def missing(self, app: str) -> str | None:
-        """Return, as the beginning of a sentence, what is obviously missing of the rows that the
-        ledger says the app has loaded here; None if nothing is, as far as a quick check shows."""
+        """Return the beginning of a sentence about obviously missing rows, which the app has loaded
+        through this sink according to the ledger. Return None if a quick check finds none."""
 
     def newest(self, app: str) -> tuple[int, int] | None:
-        """Return the newest (batch, drain) of an app that the sink itself records; None if only the
-        ledger does."""
+        """Return the newest (batch, drain) of an app according to the sink's record; None if only
+        the ledger has a record."""
         return None
 
     def stored(self, app: str) -> StoredRows | None:
@@ -135,8 +138,9 @@ class Sink(Protocol):
 
 
 def attempt_name(record: LoadRecord) -> str:
-    """Return a new name for a load's files that no other attempt of the load has. The record's
-    state file is not such a name: a load that leaves the join's state as it was keeps its name."""
+    """Return a new name for a load's files that no other attempt of the load has. The name of the
+    record's state file is not unique in this way: it does not change if the load leaves the join's
+    state unchanged."""
     return f"{record.batch:09d}-{record.drain}-{record.partition:04d}-{uuid.uuid4().hex}"
 
 
@@ -157,7 +161,7 @@ def rejected_rows(tuples: pa.Table, load_id: int, fact: str, first: int = 0) -> 
 
 
 def of_load(rows: pa.Table, load_id: int, fact: str) -> pa.Table:
-    """Return rows with the load and the fact table that they belong to."""
+    """Return rows with two more columns: the load and the fact table to which they belong."""
     ids = pa.repeat(pa.scalar(load_id, pa.int64()), rows.num_rows)
     return rows.append_column("load_id", ids).append_column(
         "fact_table", pa.repeat(fact, rows.num_rows)
@@ -165,8 +169,8 @@ def of_load(rows: pa.Table, load_id: int, fact: str) -> pa.Table:
 
 
 def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (number of the first row, rows): the rows on disk in parts, no larger than they were
-    written."""
+    """Yield (number of the first row, rows) for each part of the rows. Parts have at most the size
+    in which the rows were written to disk."""
     first = 0
     for part in rows.to_reader(INSERT_ROWS):
         yield first, pa.Table.from_batches([part])
@@ -174,5 +178,6 @@ def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def stored_checksum(rows: pa.Table, of: Engine) -> int:
-    """Return the checksum of rows as the warehouse gives them back."""
+    """Return the checksum of rows, computed from the values that the warehouse returns after
+    storing them."""
     return signed(sum(checksum(as_stored(part, of)) for _, part in parts(rows)))

@@ -62,7 +62,7 @@ GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
 
 @lru_cache(maxsize=4)
 def _delta_table(uri: str) -> DeltaTable:
-    """Open the table once a process: opening reads the metadata of all its files, whose number
+    """Open the table once per process. Opening reads the metadata of all its files, whose number
     grows with every batch."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -74,9 +74,9 @@ def _delta_table(uri: str) -> DeltaTable:
 
 
 def _transaction(app: str, at: Position) -> tuple[str, int]:
-    """Return the application id and the version of the transaction of a commit. Resolving loads
-    have an id of their own, so that the versions of batches and drains are what they were before
-    there were such loads."""
+    """Return the application id and the version of the Delta transaction of a commit. Resolving
+    loads have a separate application id, so that the versions of batches and drains stay the same
+    as before resolving loads existed."""
     if resolves(at[1]):
         return f"{app}/resolve", KINDS * at[0] + at[1]
     return app, 2 * at[0] + at[1]
@@ -94,14 +94,13 @@ def _newest(table: DeltaTable, app: str) -> Position | None:
 class DeltaSink(Sink):
     """The sink of a Delta table.
 
-    Tasks write Parquet files that nothing refers to. The driver first records the commit. Then it
+    Tasks write Parquet files to which nothing refers. The driver first records the commit. Then it
     commits the files as one Delta transaction under the app's transaction version (see
-    ``_version``), writes unmatched tuples and ledger rows, and marks resolved ones, in one
-    transaction of the warehouse. After a crash
-    both steps are repeated, which is harmless. Nothing of a batch that is not committed has to be
-    taken back, and the driver starts no task for a committed one.
+    ``_version``). In one transaction of the warehouse it writes unmatched tuples and ledger rows,
+    and marks resolved rows. After a crash both steps are repeated, which is harmless. A batch that
+    is not committed leaves nothing to delete, and the driver starts no task for a committed batch.
 
-    Rows have their load's ``load_id`` but no number, because it is no primary key here.
+    Rows have their load's ``load_id`` but no number, because there is no primary key.
     """
 
     uri: str
@@ -154,7 +153,7 @@ class DeltaSink(Sink):
         )
 
     def _stage(self, name: str, rows: pa.Table) -> None:
-        """Keep rows for the warehouse in a file until the commit."""
+        """Store rows for the warehouse in a file until the commit."""
         staging = Path(self.checkpoint) / "staging"
         staging.mkdir(exist_ok=True)
         with naming(staging / name):
@@ -197,8 +196,8 @@ class DeltaSink(Sink):
         return self
 
     def _claim(self, table: DeltaTable) -> None:
-        """Refuse a table that another warehouse loads: both would give their loads the same
-        load_ids, and mistake the transactions of an app of the same name for their own."""
+        """Refuse a table that another warehouse loads. Both warehouses would use the same load_ids,
+        and mistake each other's transactions of an app of the same name for their own."""
         from deltalake.exceptions import CommitFailedError
 
         mine = warehouse_identity(self.warehouse.engine, self.warehouse.retry)
@@ -296,8 +295,8 @@ class DeltaSink(Sink):
         return None if table is None else _newest(table, app)
 
     def _table(self) -> DeltaTable | None:
-        """Return the table as it is now, or None if there is none. Raises StateError if its log
-        cannot be read."""
+        """Return the table in its present state; None if there is none. Raises StateError if its
+        log cannot be read."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -351,8 +350,8 @@ class DeltaSink(Sink):
         return StoredRows(schema, files(read), files(others))
 
     def _flush(self, version: int) -> None:
-        """Wait until the table's log from this version on is flushed to disk, because the ledger
-        will say that it is there."""
+        """Wait until the table's log from this version on is flushed to disk. The ledger relies on
+        the log afterwards."""
         files, directory = pyarrow.fs.FileSystem.from_uri(self.uri)
         if not isinstance(files, pyarrow.fs.LocalFileSystem):
             return
@@ -364,11 +363,12 @@ class DeltaSink(Sink):
 
 
 class DataFiles:
-    """A partition's joined rows as Parquet files of a Delta table, written (and on a local disk
-    flushed) during the join. Nothing refers to them until the driver's commit.
+    """A partition's joined rows as Parquet files of a Delta table, written during the join. On a
+    local disk they are also flushed. Nothing refers to them until the driver's commit.
 
-    There is one file, unless a column has its first null in a later row group: the file before
-    declares the column as not nullable, which saves a definition level for each value.
+    There is one file, unless a column has its first null in a later row group. Then a second file
+    begins, because the first one declares the column as not nullable, which saves a definition
+    level for each value.
 
     name: the beginning of the files' names; key: further columns, each with one value in all rows.
     """
@@ -393,7 +393,7 @@ class DataFiles:
             self._write_group()
 
     def close(self) -> list[dict[str, Any]]:
-        """Finish the files. Return the path, size and rows of each for the commit."""
+        """Finish the files. Return each file's path, size and rows for the commit."""
         if self._group_rows:
             self._write_group()
         if self._writer is not None:
@@ -459,11 +459,11 @@ class DataFiles:
 def data_writer(
     where: Any, first: pa.Table, key: Collection[str], **options: Any
 ) -> pq.ParquetWriter:
-    """Return a writer of a data file that begins with these rows. A column without a null in them
-    is declared as not nullable.
+    """Return a writer of a data file that begins with these rows. A column that has no null in
+    these rows is declared as not nullable.
 
-    key: columns that have one value each; options: options of ``ParquetWriter``, which override
-    ours.
+    key: columns with the same value in all rows; options: options of ``ParquetWriter``, which take
+    precedence.
     """
     schema = pa.schema(
         [

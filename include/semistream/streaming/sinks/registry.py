@@ -1,7 +1,7 @@
-"""The registry of sinks. A new sink is a file beside this one, and an entry in ``SINKS`` before
+"""The registry of sinks. A new sink is a module in this package, and an entry in ``SINKS`` before
 ``DeltaSink``, which accepts every setting.
 
-What a sink has stored, which the proof verifies, is ``Sink.stored``.
+``Sink.stored`` returns the rows that a sink has stored, for the proof.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ def sink_kind(setting: str) -> type[Sink]:
 
 
 def open_sink(setting: str, warehouse: Warehouse, checkpoint: Path = Path()) -> Sink:
-    """Return the sink that a setting names. checkpoint: of the app;
-    not needed to read what is stored. Raises ConfigError if the job has totals, and the sink does
-    not compute them."""
+    """Return the sink that a setting names. checkpoint: the app's checkpoint; not needed to read
+    stored rows. Raises ConfigError if the job has totals, and the sink does not compute them."""
     sink = sink_kind(setting).open(setting, warehouse, checkpoint)
     if warehouse.closing is not None and sink.closing is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The warehouse's own tables as the sink."""
+"""The warehouse's tables as the sink."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from semistream.warehouse.types import outside_years
 
 @dataclass(frozen=True)
 class SqlSink(Sink):
-    """The sink of the warehouse's own tables. Each task writes its rows and its ledger row in one
+    """The sink of the warehouse's tables. Each task writes its rows and its ledger row in one
     transaction. The rows are spooled, so that they can be written again after a lost connection."""
 
     warehouse: Warehouse
@@ -130,7 +130,8 @@ class SqlSink(Sink):
         return self
 
     def _is_left_over(self) -> bool:
-        """Return whether the fact table was made by a first load that was refused, and is empty."""
+        """Return whether the fact table is empty, and was created by a first load that was
+        refused."""
         c, fact = load_commits.c, self.warehouse.fact
         with self.engine.connect() as connection:
             table = existing_table(self.engine, fact)

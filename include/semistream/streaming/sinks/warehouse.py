@@ -1,4 +1,4 @@
-"""The warehouse, as the sinks of a job need it."""
+"""The warehouse in the form that a job's sinks need."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _engine(url: str, _process: int) -> Engine:
 
 @dataclass(frozen=True)
 class Warehouse:
-    """The warehouse with a job's ledger, unmatched tuples and fact table. It is sent to tasks,
-    pickled; each process connects once.
+    """The warehouse with a job's ledger, unmatched tuples and fact table. It is pickled and sent to
+    tasks; each process connects once.
 
-    surrogates: the surrogate keys of the fact table, one a role; none for a join of two streams;
-    retry: seconds for which an unreachable database is tried again; index_ids: the fact table has
-    an index on the stream's id columns; closing: of keys that have become final, if the job has
-    totals.
+    surrogates: the surrogate keys of the fact table, one for each role; empty for a join of two
+    streams; retry: seconds for which operations on an unreachable database are retried; index_ids:
+    whether the fact table has an index on the stream's id columns; closing: the closing of keys
+    that have become final, if the job has totals.
     """
 
     url: str = field(repr=False)

@@ -1,4 +1,4 @@
-"""The base of all sources, which is also any source that Spark has."""
+"""The base class of all sources, which also represents any source that Spark supports."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """Any source of Spark, given by its format and options.
-    rows_option: the option that limits the tuples of a micro-batch, empty without one; texts:
-    whether all values are texts, so that the job may declare their formats."""
+    """Any source that Spark supports, given by its format and options. rows_option: the option that
+    limits the tuples of a micro-batch, "" if there is none; texts: whether all values are texts, so
+    that the job may declare their formats."""
 
     rows_option: ClassVar[str] = ""
     texts: ClassVar[bool] = False
     decoder: Decoder  # of what Spark brings, since ``open``
 
     def __init__(self, spec: StreamSpec, former: pa.Schema | None = None):
-        """Describe the source. former: the schema that was found when the app began."""
+        """Describe the source. former: the schema at the time when the app began."""
         self.spec, self.former = spec, former
 
     # ---- before there is a Spark session
 
     def check(self, max_files: int = 0, max_rows: int = 0) -> None:
-        """Raise ConfigError for what can be known to fail without Spark. max_files, max_rows: as of
+        """Raise ConfigError for problems that can be found without Spark. max_files, max_rows: see
         ``options``."""
         self.options(max_files, max_rows)
 
@@ -56,7 +56,7 @@ class Source:
         return None
 
     def entries(self) -> Iterator[os.DirEntry[str] | Unreadable] | None:
-        """List the files that the source has now; None if only Spark can."""
+        """List the present files of the source; return None if only Spark can list them."""
         return None
 
     # ---- through Spark
@@ -68,12 +68,13 @@ class Source:
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         """Return the options for Spark. max_files, max_rows: limits of a micro-batch, if the source
-        can limit them; 0: no limit."""
+        supports them; 0 for no limit."""
         limit = {self.rows_option: str(max_rows)} if max_rows and self.rows_option else {}
         return limit | self.spec.all_options()
 
     def spark_schema(self, spark: SparkSession) -> StructType | None:
-        """Return the schema for Spark's source; None if that knows its own. Raises ConfigError."""
+        """Return the schema for Spark's source; None if that source finds its schema itself. Raises
+        ConfigError."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return (
@@ -90,33 +91,33 @@ class Source:
         return df
 
     def refusal(self, spark: SparkSession, error: PySparkException) -> ConfigError:
-        """Return the error to raise if Spark cannot read the source."""
+        """Return the error to raise if Spark cannot read the source. error: Spark's error."""
         what = f"{self.spec.format} {self.spec.path or ''}".strip()
         return ConfigError("stream", "must be a source that Spark can read", what, str(error))
 
     def open(self, df: DataFrame) -> pa.Schema:
-        """Return the schema of the tuples, found through Spark if need be. df: the stream."""
+        """Return the schema of the tuples, with the help of Spark if necessary. df: the stream."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self.decoder = RowDecoder(to_arrow_schema(df.schema, timezone="UTC"))
         return self.decoder.schema
 
     def input(self, df: DataFrame, part: Part) -> Splits[Any] | Records:
-        """Return how a micro-batch's tuples come to the tasks. df: the micro-batch as Spark gives
-        it. ``open`` must have been called."""
+        """Return how a micro-batch's tuples come to the tasks. df: the micro-batch from Spark. The
+        caller must have called ``open``."""
         return Records(df, self.decoder)
 
     # ---- for a second reading
 
     def splits(self, part: Part) -> Sequence[Split]:
-        """Return the splits of a part of the source. Raises CannotRecount if it is not kept for a
-        second reading."""
+        """Return the splits of a part of the source. Raises CannotRecount if this part cannot be
+        read a second time."""
         raise CannotRecount(
             f"a source of format {self.spec.format} is not kept for a second reading"
         )
 
     def recount(self, split: Any, warehouse: Engine) -> Recount:
-        """Return a split to be read again by the proof. Raises CannotRecount."""
+        """Return a split in the form in which the proof reads it again. Raises CannotRecount."""
         raise CannotRecount(
             f"a source of format {self.spec.format} is not kept for a second reading"
         )

@@ -1,6 +1,6 @@
-"""The contract between sources, tasks and the proof: how the tuples of a micro-batch come to the
-tasks, as `Splits`, which tasks read themselves, or as `Records`, which Spark brings and tasks
-decode; and how they are read again."""
+"""The contract between sources, tasks and the proof. It says how the tuples of a micro-batch come
+to the tasks: as `Splits`, which tasks read themselves, or as `Records`, which Spark brings and
+tasks decode. It also says how tuples are read again."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ INFERRED = {b"types": b"inferred"}  # metadata of texts whose types a load infer
 
 
 class Split(Protocol):
-    """A piece of a source that can be read by itself, and again. It is sent to tasks, pickled.
+    """A piece of a source that can be read separately, and more than once. It is pickled and sent
+    to tasks.
 
-    size: its bytes, about; negative if unknown.
+    size: its approximate bytes; negative if unknown.
     """
 
     @property
@@ -35,19 +36,21 @@ S = TypeVar("S", bound=Split)
 
 
 class SplitReader(ABC, Generic[S]):
-    """The reader of a source's splits. It is sent to tasks, pickled. schema: of the tuples."""
+    """The reader of a source's splits. It is pickled and sent to tasks. schema: schema of the
+    tuples."""
 
     schema: pa.Schema
 
     @abstractmethod
     def read(self, splits: Sequence[S]) -> Iterator[Numbered]:
-        """Read splits one after the other. Raises SemistreamError for one that cannot be read."""
+        """Read splits one after the other. Raises SemistreamError for a split that cannot be
+        read."""
 
     def check(self, splits: Sequence[S]) -> None:
         """Raise ConfigError for a split that does not have the stream's columns."""
 
     def is_empty(self, split: S) -> bool:
-        """Return whether a split surely has no tuples."""
+        """Return whether a split certainly has no tuples."""
         return split.size == 0
 
     def count(self, splits: Sequence[S]) -> int:
@@ -61,9 +64,10 @@ class SplitReader(ABC, Generic[S]):
 
 
 class Decoder(Protocol):
-    """The decoder of the records that Spark brings. It is sent to tasks, pickled.
+    """The decoder of the records that Spark brings. It is pickled and sent to tasks.
 
-    schema: of the tuples; most_sampled: the most records that are worth decoding for a sample.
+    schema: schema of the tuples; most_sampled: the largest number of records that is worth decoding
+    for a sample.
     """
 
     @property
@@ -78,7 +82,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Splits(Generic[S]):
-    """A micro-batch's tuples of a stream, in splits that tasks read."""
+    """A stream's tuples in a micro-batch, in splits that tasks read."""
 
     reader: SplitReader[S]
     splits: Sequence[S]
@@ -88,12 +92,12 @@ class Splits(Generic[S]):
         self.reader.check(self.splits)
 
     def is_empty(self) -> bool:
-        """Return whether there are surely no tuples."""
+        """Return whether there are certainly no tuples."""
         return all(map(self.reader.is_empty, self.splits))
 
     def sample(self, most: int) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples batch by batch, and read a split only when it is reached. The caller
-        stops when it has enough: `most` is not used."""
+        """Yield the tuples batch by batch. A split is read only when it is reached. `most` is not
+        used: the caller stops when it has enough tuples."""
         for numbered in self.reader.read(self.splits):
             yield numbered.chunk.rows
 
@@ -104,20 +108,20 @@ class Splits(Generic[S]):
 
 @dataclass(frozen=True)
 class Records:
-    """A micro-batch's tuples of a stream, as records that Spark brings and tasks decode."""
+    """A stream's tuples in a micro-batch, as records that Spark brings and tasks decode."""
 
     frame: DataFrame
     decoder: Decoder
 
     def check(self) -> None:
-        """Check nothing: records have the columns of Spark's source."""
+        """Do nothing, because records always have the columns of Spark's source."""
 
     def is_empty(self) -> bool:
-        """Return False: only Spark could tell."""
+        """Return False, because only Spark could find out."""
         return False
 
     def sample(self, most: int) -> Iterator[pa.RecordBatch]:
-        """Yield tuples of at most so many records."""
+        """Yield the tuples of at most `most` records."""
         table = self.frame.limit(min(most, self.decoder.most_sampled)).toArrow()
         for numbered in self.decoder.decode(iter(table.combine_chunks().to_batches())):
             yield numbered.chunk.rows
@@ -129,9 +133,9 @@ class Records:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a source that one micro-batch reads.
-    start: the offset after which it begins, None for the source's beginning; end: its last offset,
-    None if the source has had no data yet; files: the paths, for a source of files."""
+    """The part of a source that one micro-batch reads. start: the offset after which it begins,
+    None for the source's beginning; end: its last offset, None if the source has had no data yet;
+    files: the paths, for a source of files."""
 
     start: Any
     end: Any
@@ -152,10 +156,10 @@ class CannotRecount(Exception):
 
 @dataclass(frozen=True)
 class Recount:
-    """A split that the proof reads again. read(columns): yields (rows, these columns of the rows
-    in which they can be read); located(columns): the same for a source of files, in the place of
-    the number of rows with the line of each, int64[n], as in ``files.source.Rejected``. Both raise
-    CannotRecount."""
+    """A split that the proof reads again. read(columns): yields (number of rows, a batch of these
+    columns with the rows in which they can be read); located(columns): the same for a source of
+    files, but with the line of each row, int64[n], instead of the number of rows, as in
+    ``files.source.Rejected``. Both raise CannotRecount."""
 
     label: str
     read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]

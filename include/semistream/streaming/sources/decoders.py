@@ -1,4 +1,5 @@
-"""The decoders of what Spark brings: rows, JSON messages, and files with their contents."""
+"""The decoders of the records that Spark brings: rows, JSON messages, and files with their
+contents."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ MANY = 2**31 - 1
 
 @dataclass(frozen=True)
 class RowDecoder:
-    """The decoder of rows, whose columns are the stream's, in this order. A row's number is a hash
-    of it."""
+    """The decoder of rows, whose columns are the stream's, in the same order. A row's number is a
+    hash of the row."""
 
     schema: pa.Schema
     most_sampled: ClassVar[int] = MANY
@@ -38,7 +39,7 @@ class RowDecoder:
 @dataclass(frozen=True)
 class MessageDecoder:
     """The decoder of records whose only column, a binary value, is one JSON object. A record's
-    number is a hash of it."""
+    number is a hash of the record."""
 
     reader: FileReader
     most_sampled: ClassVar[int] = MANY
@@ -59,7 +60,7 @@ class MessageDecoder:
 
 @dataclass(frozen=True)
 class ContentDecoder:
-    """The decoder of whole files of another file system: path, content."""
+    """The decoder of whole files from a file system that is not local, given as (path, content)."""
 
     reader: FileReader
     most_sampled: ClassVar[int] = 1

@@ -1,5 +1,4 @@
-"""The reader of a stream's files: the same one as for the console, for dimensions and for the
-proof."""
+"""The reader of a stream's files. The console, dimensions and the proof use the same reader."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ class FileReader(SplitReader[DataFile]):
     """The reader of a stream's local files. A tuple's number is its line in its file.
 
     kind: csv, json or parquet; declared: columns whose types the job declares; ids: the columns
-    that identify a tuple; path: of the stream.
+    that identify a tuple; path: the stream's path.
     """
 
     kind: str
@@ -107,8 +106,9 @@ class FileReader(SplitReader[DataFile]):
         )
 
     def check(self, splits: Sequence[DataFile]) -> None:
-        """Raise ConfigError for a file whose columns are not the stream's. With ``stream.columns``,
-        a JSON file may lack some of them, and any file but CSV may have more."""
+        """Raise ConfigError for a file whose columns differ from the stream's. If the job declares
+        ``stream.columns``, a JSON file may lack some of them, and any file but CSV may have more.
+        """
         source, wanted = self.open(), self.schema.names
         for path in (file.path for file in splits):
             found = source.columns(Path(path))
@@ -148,7 +148,7 @@ class FileReader(SplitReader[DataFile]):
         return super().is_empty(split)
 
     def count(self, splits: Sequence[DataFile]) -> int:
-        """Count the tuples. Everything except Parquet is read for that."""
+        """Count the tuples. This requires reading the files, except Parquet files."""
         if self.kind == "parquet":
             return sum(pq.read_metadata(file.path).num_rows for file in splits)
         return super().count(splits)
@@ -161,8 +161,8 @@ class FileReader(SplitReader[DataFile]):
 
 
 def reading_of(spec: StreamSpec) -> Reading:
-    """Return how the files of a stream are written, according to its options. Raises ConfigError
-    for an option of Spark's parser that would have no effect."""
+    """Return how a stream's files are written, according to its options. Raises ConfigError for an
+    option of Spark's parser that would have no effect."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
     for name, value in options.items():
         allowed = HARMLESS.get(name, ())
@@ -194,7 +194,7 @@ def reading_of(spec: StreamSpec) -> Reading:
 
 
 def listed(spec: StreamSpec) -> list[Path]:
-    """Return the files that a local stream has now. Raises ConfigError if there are none."""
+    """Return the present files of a local stream. Raises ConfigError if there are none."""
     if not spec.path:
         raise ConfigError(
             "stream.path",
@@ -251,10 +251,10 @@ def _paths(spec: StreamSpec) -> list[Path]:
 def find_reader(
     spec: StreamSpec, files: Sequence[Path] | None = None, schema: pa.Schema | None = None
 ) -> FileReader:
-    """Return the reader of a stream's files, with the schema that the job declares, or that is
+    """Return the reader of a stream's files. Its schema is the one that the job declares, or is
     inferred from a sample of the existing files. Raises ConfigError.
 
-    files: used instead of the stream's own; schema: inferred earlier.
+    files: files to use instead of the stream's; schema: a schema that was inferred earlier.
     """
     reading, declared = reading_of(spec), spec.declared
     if files is None and is_local(spec) and spec.path and Path(spec.path).is_dir():
@@ -292,7 +292,7 @@ def _inferred(spec: StreamSpec, reading: Reading, files: Sequence[Path]) -> pa.S
 
 
 def loaded_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a load takes values of a file's type. No value is altered; values
+    """Return the type that a load uses for values of a file's type. No value is altered; values
     that do not fit are refused."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(loaded_type(kind.value_type))

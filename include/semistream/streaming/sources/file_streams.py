@@ -76,7 +76,8 @@ class PathSource(Source):
 
     @property
     def location(self) -> str | None:
-        """The path for Spark, which streams no single file, but a pattern that one file matches."""
+        """The path for Spark. Spark cannot stream a single file, so that its path becomes a pattern
+        that only this file matches."""
         path = self.spec.path
         if not path or not is_local(self.spec) or not Path(path).is_file():
             return path
@@ -93,8 +94,8 @@ class PathSource(Source):
 
 
 class FileStream(PathSource):
-    """Files that tasks read. Files of another file system come through Spark, with their contents,
-    each held in memory as a whole."""
+    """Files that tasks read. Files on a file system that is not local come through Spark; each is
+    held in memory as a whole."""
 
     texts = True
 
@@ -130,7 +131,8 @@ class FileStream(PathSource):
         return self.reader.schema
 
     def _remote_reader(self, spark: SparkSession) -> FileReader:
-        """Return the reader of files on another file system, which Spark samples."""
+        """Return the reader of files on a file system that is not local, from a sample that Spark
+        reads."""
         from pyspark.errors import PySparkException
 
         with tempfile.TemporaryDirectory(dir=scratch_directory()) as directory:
@@ -172,8 +174,9 @@ class FileStream(PathSource):
         )
 
     def recount(self, split: DataFile, warehouse: Engine) -> Recount:
-        """Return a file to be read again as the load reads it. A line that is no row, or whose
-        columns cannot be read, is only counted. The columns of text files are texts."""
+        """Return a file in the form in which the proof reads it again, in the same way as a load. A
+        line that is not a row, or whose columns cannot be read, is only counted. The columns of
+        text files are texts."""
         file = _local(split.path)
 
         def located(columns: tuple[str, ...]) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
@@ -189,7 +192,7 @@ class FileStream(PathSource):
     def _read_again(
         self, file: Path, columns: tuple[str, ...]
     ) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
-        """Yield (rows, the line of each that is a row, these columns of them). Raises
+        """Yield (number of rows, the line of each readable row, these columns of the rows). Raises
         CannotRecount."""
         try:
             yield from self._rows_of(file, columns)
@@ -256,8 +259,8 @@ class SparkFileStream(PathSource):
             ) from None
 
     def input(self, df: DataFrame, part: Part) -> Splits[Any] | Records:
-        """Return the rows of the part's files, which Spark reads as the files are now. Return the
-        rows of `df` if the part names no files."""
+        """Return the rows of the part's files, which Spark reads in their present state. If the
+        part names no files, return the rows of `df`."""
         if not part.files:
             return super().input(df, part)
         # a file's name may contain the characters of a pattern
@@ -278,15 +281,15 @@ def listing_options(max_files: int) -> dict[str, str]:
 
 
 def _now(file: DataFile) -> DataFile:
-    """Return a file with its present size, unknown if it cannot be examined: the task that reads it
-    will report the error."""
+    """Return a file with its present size. The size is unknown if the file cannot be examined,
+    because the task that reads it will report the error."""
     with suppress(OSError):
         return file.now() or file
     return file
 
 
 def _local(path: str) -> Path:
-    """Return a local file that exists. Raises CannotRecount."""
+    """Return the path of an existing local file. Raises CannotRecount."""
     if is_remote(path):
         raise CannotRecount(f"{path} is not on a file system here")
     try:
@@ -303,7 +306,7 @@ def _texts(names: Sequence[str]) -> pa.Schema:
 
 
 def _is_tuple(marks: pa.Array) -> pa.Array:
-    """Return whether each row is a tuple and not a punctuation; see
+    """Return for each row whether it is a tuple, and not a punctuation; see
     ``stream_joins.sources.PunctuationRows``."""
     marked = marks if pa.types.is_boolean(marks.type) else pc.not_equal(marks, "")
     return pc.invert(pc.fill_null(marked, False))

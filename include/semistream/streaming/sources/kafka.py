@@ -44,7 +44,7 @@ class KafkaSource(Source):
         return declared
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
-        """Return the options, with the earliest offsets as the start of a first load: Spark's own
+        """Return the options. The first load starts at the earliest offsets, because Spark's
         default would skip all existing records."""
         given = super().options(max_files, max_rows)
         if any(name.lower() in STARTS for name in given):

@@ -1,4 +1,4 @@
-"""The record of which part of the source each micro-batch is."""
+"""The record of the part of the source that each micro-batch reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from semistream.job import FILE_FORMATS
 
 
 class SourceLog:
-    """A reader of Spark's own logs under the query's checkpoint, which say which part of a source
-    each micro-batch is. number: of the source, in a query of several."""
+    """A reader of Spark's logs below the query's checkpoint, which say which part of a source each
+    micro-batch reads. number: the source's number, in a query of several sources."""
 
     def __init__(self, query_checkpoint: Path, source_format: str, number: int = 0):
         self.directory, self.format, self.number = query_checkpoint, source_format, number
@@ -44,8 +44,8 @@ class SourceLog:
         return list(entries)
 
     def entries(self, after: int, last: int) -> list[str]:
-        """Return the paths of the files that the source's log has under the numbers above ``after``
-        up to ``last``."""
+        """Return the paths of the files that the source's log lists under the numbers above
+        ``after`` and up to ``last``."""
         paths: dict[str, None] = {}
         for log in self._logs():
             for line in log.read_text().splitlines()[1:]:
@@ -55,8 +55,8 @@ class SourceLog:
         return list(paths)
 
     def forget(self, after: int, last: int) -> None:
-        """Delete these files from the source's log, so that Spark gives them again, in a batch to
-        come. No query may run. To repeat it is harmless."""
+        """Delete files from the source's log, so that Spark gives them again in a later batch.
+        after, last: see ``entries``. No query may run. A repeated call is harmless."""
         for log in self._logs():
             version, *lines = log.read_text().splitlines()
             kept = [line for line in lines if not after < json.loads(line)["batchId"] <= last]
@@ -66,7 +66,8 @@ class SourceLog:
                 write_text(log, "\n".join([version, *kept]))
 
     def _logs(self) -> list[Path]:
-        """Return the files of the source's log, in order. Some have the entries of others."""
+        """Return the files of the source's log, in order. A compacted file repeats the entries of
+        earlier files."""
         numbered = (
             (int(path.stem), path)
             for path in self._own.glob("[0-9]*")
@@ -75,8 +76,8 @@ class SourceLog:
         return [path for _, path in sorted(numbered)]
 
     def flush(self, batch: int) -> None:
-        """Flush Spark's logs of a batch to disk, which Spark does not do: the ledger will say that
-        the batch is loaded."""
+        """Flush Spark's logs of a batch to disk, because Spark does not flush them, and the ledger
+        will say that the batch is loaded."""
         offsets, end = self.directory / "offsets", self._read(batch)
         paths = [offsets / str(batch), offsets]
         if self.format in FILE_FORMATS and end and end[0]:
@@ -89,14 +90,14 @@ class SourceLog:
         return self.directory / "sources" / str(self.number)
 
     def _log(self, number: int) -> Path:
-        """Return the path of an entry of the source's log, which Spark compacts from time to
+        """Return the path of an entry of the source's log. Spark compacts the log from time to
         time."""
         path = self._own / str(number)
         return path if path.exists() else path.with_name(f"{number}.compact")
 
     def _read(self, batch: int) -> list[Any] | None:
-        """Return the batch's end as a list of one element, which is null if the source has given
-        nothing yet; None for a batch that Spark has not begun."""
+        """Return the batch's end offset as a list of one element, which is None if the source has
+        given no data yet. Return None for a batch that Spark has not begun."""
         try:
             lines = (self.directory / "offsets" / str(batch)).read_text().splitlines()[2:]
         except FileNotFoundError:
@@ -106,6 +107,6 @@ class SourceLog:
 
 
 def plain_path(uri: str) -> str:
-    """Return the path of a local file's URI; any other URI unchanged."""
+    """Return the path of a local file's URI. Any other URI is returned unchanged."""
     parts = urlparse(uri)
     return unquote(parts.path) if parts.scheme in ("", "file") else uri

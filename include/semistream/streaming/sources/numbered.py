@@ -19,7 +19,7 @@ REJECTED_BYTES = 1_000  # the assumed size of a rejected text
 
 class Numbered(NamedTuple):
     """A chunk with a number for each of its tuples, int64[n], and for each rejected text, int64[r].
-    A number depends on the source only, so that every attempt assigns a tuple without a key to the
+    A number depends only on the source, so that every attempt assigns a tuple without a key to the
     same partition."""
 
     chunk: Chunk
@@ -28,7 +28,7 @@ class Numbered(NamedTuple):
 
 
 def by_line(chunk: Chunk) -> Numbered:
-    """Return a file's chunk, with the lines of tuples and rejected texts as their numbers."""
+    """Return a file's chunk, in which tuples and rejected texts have their lines as numbers."""
     return Numbered(chunk, chunk.lines - 1, np.array([r.line for r in chunk.rejected], np.int64))
 
 
@@ -38,7 +38,7 @@ def hashes(rows: pa.RecordBatch) -> np.ndarray:
 
 
 def combined(parts: Iterator[Numbered], schema: pa.Schema) -> Iterator[Numbered]:
-    """Combine small chunks, in their order, up to `GATHERED_BYTES`."""
+    """Combine small chunks up to `GATHERED_BYTES`, without changing the order."""
     rows, held = Gathered(schema), list[Numbered]()
     for part in parts:
         size = part.chunk.rows.nbytes + REJECTED_BYTES * len(part.chunk.rejected)

@@ -80,9 +80,9 @@ class OutboxReader(RangeReader):
         self.options, self.schema = options, to_arrow_schema(schema, timezone="UTC")
 
     def newest(self, start: int) -> int:
-        """Return the highest id below which no transaction is still writing.
+        """Return the highest id up to which no transaction is still writing.
 
-        Ids are assigned before commit, so that a lower id may appear after a higher one was seen.
+        Ids are assigned before the commit, so that a lower id may appear after a higher one.
         """
         engine, table, column = _outbox(self.options)
         try:

@@ -1,6 +1,6 @@
 """Sources of numbered tuples, as Spark Python data sources.
 
-Their offset is one number, so that a micro-batch that is read again has the same tuples.
+Their offset is one number, so that a micro-batch has the same tuples when it is read again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Range(InputPartition):
 
 
 class NumberedSource(Source):
-    """A source of tuples numbered from 1, read by a Spark data source whose offsets are {"id": the
+    """A source of tuples numbered from 1. A Spark data source reads it, with offsets {"id": the
     last number read}."""
 
     rows_option = "rowsPerBatch"
@@ -71,14 +71,14 @@ class NumberedSource(Source):
         )
 
     def label(self, split: Range) -> str:
-        """Return the name of a range in reports."""
+        """Return the name of a range for reports."""
         return split.label
 
     def read_again(
         self, split: Range, columns: tuple[str, ...], warehouse: Engine
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (rows, these columns of them) of a range, some at a time. The default is for
-        generated tuples, whose number is the column id."""
+        """Yield (number of rows, these columns of the rows) of a range, some rows at a time. The
+        default implementation is for generated tuples, whose number is the column id."""
         for start in range(split.start, split.end, RECOUNT_ROWS):
             end = min(start + RECOUNT_ROWS, split.end)
             numbers = pa.array(range(start + 1, end + 1), pa.int64())
@@ -128,7 +128,8 @@ class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def option(options: dict[str, str], name: str, default: str) -> str:
-    """Return an option's value, ignoring the case of its name: Spark passes names in lower case."""
+    """Return an option's value. The case of the name is ignored, because Spark passes names in
+    lower case."""
     return next((v for k, v in options.items() if k.lower() == name.lower()), default)
 
 

@@ -1,4 +1,4 @@
-"""The registry of sources by format. A new source is a file beside this one, and a line in
+"""The registry of sources by format. A new source is a module in this package, and a line in
 ``SOURCES``."""
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SOURCES: dict[str, str] = {
 
 
 def find_source(spec: StreamSpec, former: pa.Schema | None = None) -> Source:
-    """Return the source of a job; for a format that no line names, Spark's own. former: the schema
-    that was found when the app began. Raises ConfigError if columns have formats that the source
-    would ignore."""
+    """Return the source of a job. If the registry does not have its format, this is a source that
+    Spark reads. former: the schema at the time when the app began. Raises ConfigError if columns
+    have formats that the source would ignore."""
     kind = _class_of(spec.format)
     if spec.formats and not kind.texts:
         known = [name for name in SOURCES if _class_of(name).texts]
@@ -56,9 +56,9 @@ def _class_of(source_format: str) -> type[Source]:
 def read_streams(
     spark: SparkSession, sources: Sequence[Source], max_files: int = 0, max_rows: int = 0
 ) -> list[DataFrame]:
-    """Return the DataFrame of each source as Spark reads it.
+    """Return the DataFrame that Spark reads from each source.
 
-    max_files, max_rows: limits of a micro-batch for each source; 0: no limit. Raises ConfigError
+    max_files, max_rows: limits of a micro-batch for each source; 0 for no limit. Raises ConfigError
     for a source that cannot be read.
     """
     # Spark shows a source's options in its plans, which errors quote. The options of a secret file

@@ -18,13 +18,14 @@ BLOCK = 65_536  # tuples made at a time
 
 
 class ZipfDataSource(DataSource):
-    """``zipf``: tuples (id BIGINT, key BIGINT, value DOUBLE), ids 1, 2, 3 …, keys as
-    ``workloads.ZipfKeys`` draws them.
+    """``zipf``: tuples (id BIGINT, key BIGINT, value DOUBLE), with ids 1, 2, 3 … and keys drawn by
+    ``workloads.ZipfKeys``.
 
     Options: rows (total; 0: without end), keys (R_t, default 1000000), exponent (default 1), seed,
-    scattered (true: frequent keys lie apart), rowsPerBatch, rowsPerSecond (0: as fast as they are
-    read), partitions. Arrivals can be bursty and self-similar (``workloads.ArrivalTimes``):
-    burstiness (default 0.5: steady) and burstPeriod (s, default 600).
+    scattered (true: frequent keys are spread over the key range), rowsPerBatch, rowsPerSecond (0:
+    as fast as they are read), partitions. Arrivals can be bursty and self-similar
+    (``workloads.ArrivalTimes``): burstiness (default 0.5: steady) and burstPeriod (seconds, default
+    600).
     """
 
     @classmethod

@@ -19,13 +19,13 @@ Processes find each other by abstract Unix sockets (``sockets``), which vanish w
 listens. They answer only processes of the same user. Everything here is an optimisation: a worker
 that dies, or cannot be reached, costs time, never a tuple.
 
-The benefit: ``python -m benchmarks workers --runs 3`` runs the app with and without it in turn, R
-of a million tuples, M of 36 MB, micro-batches of 200,000 tuples. On two cores, with two partitions,
-the app is 1.55 times as fast with it (95% interval: 1.33 to 1.82). With eight partitions on the
-same two cores it is 0.90 times as fast (0.78 to 1.04), which decides nothing.
+The benefit: ``python -m benchmarks workers --runs 3`` runs the app alternately with and without it,
+with an R of a million tuples, M of 36 MB, and micro-batches of 200,000 tuples. On two cores, with
+two partitions, the app is 1.55 times as fast with it (95% interval: 1.33 to 1.82). With eight
+partitions on the same two cores it is 0.90 times as fast (0.78 to 1.04), which is not significant.
 
 Formerly the tasks also decoded Parquet files for each other, each a share, and passed the tuples on
 in files. In the same benchmark that gained 4%, and with micro-batches of a million tuples 2% (two
-partitions, eight pairs of runs in turn), 9% (eight partitions) and -2% (sixteen, three pairs each).
-Single pairs vary by more than that: from -6% to 30%. It was removed.
+partitions, eight pairs of alternating runs), 9% (eight partitions) and -2% (sixteen, three pairs
+each). Single pairs vary by more than that: from -6% to 30%. It was removed.
 """

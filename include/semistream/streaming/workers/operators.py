@@ -1,9 +1,9 @@
-"""Join operators kept in a Python worker from one micro-batch to the next, and passed to another
-worker that needs them.
+"""Join operators that stay in a Python worker from one micro-batch to the next, or are passed to
+another worker that needs them.
 
 The operator's arrays are memory files. Their file descriptors are sent over a Unix socket, and the
-rest of the operator is pickled, so that its arrays are neither copied nor held twice. A worker that
-gets no operator restores the saved state.
+rest of the operator is pickled, so that its arrays are neither copied nor held twice. If a worker
+gets no operator, it restores the saved state.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MOST_FILES = 65_536
 
 
 class OperatorCache:
-    """The operator that this process ran last, kept for the next micro-batch, here or in another
-    worker of the machine.
+    """The operator that this process ran last. It is kept for the next micro-batch, for use here or
+    in another worker of the machine.
 
-    It holds only one operator, because each may take M/P bytes. While another operator runs here,
-    the cached one stays until the worker that is given its partition fetches it. So the machine
-    holds as many operators as there are partitions, whichever workers run them.
+    The cache holds only one operator, because each may take M/P bytes. While another operator runs
+    here, the cached operator stays until it is fetched by the worker that gets its partition. So
+    the machine holds as many operators as there are partitions, whichever workers run them.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class OperatorCache:
         self._listening: socket.socket | None = None
 
     def put(self, key: Key, operator: JoinOperator) -> None:
-        """Cache an operator in place of the former one."""
+        """Cache an operator, in place of the former one."""
         self.clear()
         with self._lock:
             self._held = key, operator
@@ -61,8 +61,8 @@ class OperatorCache:
                 self._listen(key)
 
     def take(self, key: Key) -> JoinOperator | None:
-        """Take the operator out of the cache of this worker or of another one; None if no worker
-        has it."""
+        """Take the operator out of the cache of this worker or of another one. Return None if no
+        worker has the operator."""
         with self._lock:
             if self._held and self._held[0] == key:
                 operator = self._held[1]
@@ -117,7 +117,7 @@ def send(to: socket.socket, operator: JoinOperator) -> None:
 
 
 def fetch(key: Key) -> JoinOperator | None:
-    """Fetch the operator from the cache of another worker; None if none has it."""
+    """Fetch the operator from the cache of another worker; return None if no worker has it."""
     other = connect(key)
     if other is None:
         return None
@@ -177,7 +177,7 @@ class _Unpickler(pickle.Unpickler):
 def use_memory_files() -> None:
     """Let operators that are opened from now on allocate arrays as memory files.
 
-    Wide tuples need many files: the limit of open files is raised to the hard limit.
+    Wide tuples need many files, so that the limit of open files is raised to the hard limit.
     """
     Region.wanted = True
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -15,7 +15,8 @@ TIMEOUT = 10.0  # s, of a send or receive
 
 
 def listen(key: object) -> socket.socket | None:
-    """Listen on the socket derived from ``key``; None if another process listens there already."""
+    """Listen on the socket derived from ``key``; return None if another process already listens
+    there."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(_address(key))
@@ -40,7 +41,7 @@ def connections(listening: socket.socket) -> Iterator[socket.socket]:
 
 
 def close(listening: socket.socket) -> None:
-    """Stop listening, even if another thread waits for a connection."""
+    """Stop listening, even if another thread is waiting for a connection."""
     listening.shutdown(socket.SHUT_RDWR)  # ends a waiting accept, which close() does not
     listening.close()
 
@@ -60,7 +61,7 @@ def connect(key: object) -> socket.socket | None:
 
 
 def receive_exactly(source: socket.socket, size: int) -> bytes:
-    """Receive ``size`` bytes. Raises EOFError if the connection ends before."""
+    """Receive ``size`` bytes. Raises EOFError if the connection ends earlier."""
     parts = []
     while size:
         part = source.recv(min(size, 1 << 20))
@@ -77,8 +78,8 @@ def _address(key: object) -> str:
 
 
 def _is_own_user(other: socket.socket) -> bool:
-    """Return whether the process at the other end is of this user. Answers of other users are not
-    trusted."""
+    """Return whether the process at the other end belongs to this user. Processes of other users
+    are not trusted."""
     return (
         struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         == os.getuid()
