@@ -1,2 +1,2 @@
-"""Tuning by measurement: calibration of the costs, sweeps, their reports. Importing ``settings`` is
-cheap."""
+"""Tuning by measurement: calibration of the costs, sweeps, and their reports. Importing
+``settings`` is fast."""

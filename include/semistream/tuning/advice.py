@@ -1,4 +1,4 @@
-"""The answer of ``semistream tune``: the best sizes of each algorithm and the best algorithm, for
+"""The result of ``semistream tune``: the best sizes of each algorithm and the best algorithm, for
 each memory budget."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from semistream.tuning.settings import TuneSettings
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice. points: the whole grid if it was measured, else the best point of each algorithm;
-    best: the recommended point by budget."""
+    """The result of tuning. points: the whole grid if it was measured, otherwise the best point of
+    each algorithm; best: the recommended point by budget."""
 
     about: str
     points: list[Point]
@@ -39,8 +39,8 @@ class Advice:
         }
 
     def tables(self) -> Iterator[Table]:
-        """Yield one table a budget, the fastest algorithm first; with a bound on waiting, the
-        algorithm that keeps it with the least work first."""
+        """Yield one table for each budget, with the fastest algorithm first. If there is a bound on
+        waiting, the algorithm that keeps the bound with the least work comes first."""
         for memory in dict.fromkeys(p.memory for p in self.points):
             mine = sorted(
                 (p for p in self.points if p.memory == memory),
@@ -123,8 +123,8 @@ def advise(
     measured: bool = False,
     progress: Progress = silent,
 ) -> Advice:
-    """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
-    running the grid's points one after the other."""
+    """Return the result of tuning. By default it comes from the cost models alone, which takes a
+    moment. With ``measured`` the points of the grid are run one after the other."""
     demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
     costs = costs_for(case, paths, settings.calibrate)
     points = grid(
@@ -150,7 +150,7 @@ def advise(
 
 
 def describe(case: SizingInput, machine: str) -> str:
-    """Describe the case for people."""
+    """Return a description of the case for people."""
     operators = "1 operator" if case.partitions == 1 else f"{case.partitions} operators"
     return (
         f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "

@@ -28,8 +28,8 @@ CANDIDATES = 2_000  # candidate values in the table that c_B measures
 def measure_cache(
     setting: Setting, tables: Sequence[float]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return, for each table size, the seconds to look up a stream tuple in an H_R of so many
-    tuples, and to output a row found there."""
+    """Return, for each table size, the seconds to look up a stream tuple in an H_R with this many
+    tuples, and the seconds to output a found row."""
     look_up, output, clock = [], [], setting.clock
     probed = setting.piece
     join = setting.open("meshjoin", 65_536, 1 << 40)
@@ -55,7 +55,7 @@ def measure_cache(
 
 
 def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
-    """Return an H_R with R's first so many tuples."""
+    """Return an H_R with the first `tuples` tuples of R."""
     spec, master = join.spec, join.master
     parts = [DiskPartition(spec, i) for i in range(master.partition_count)]
     strings = sum(int(variable_bytes(p.payload).sum()) for p in parts)

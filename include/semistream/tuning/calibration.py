@@ -1,12 +1,13 @@
-"""A calibration: it measures the papers' cost symbols on this machine, with this data's tuples.
+"""A calibration. It measures the papers' cost symbols on this machine, with tuples of the user's
+data.
 
 The real operators run, with a stopwatch on each of their parts. A MESHJOIN at several sizes of disk
 buffer and H_S gives c_IO, c_H, c_O, c_E, c_S, c_A and the cost of an iteration itself. The
 stream-probing phase gives the look-up and output costs of H_R. The model cost = fixed + tuples *
 c(table size) is then fitted to each part by non-negative least squares of the relative errors. For
 reading, both the processor time in the operator and the whole time of a read are measured. The
-difference is waiting for the disk, which an operator that reads ahead avoids, except for the waits
-that are observed in it.
+difference is waiting for the disk. An operator that reads ahead avoids this waiting, except for the
+waits that are observed in it.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ def calibrate(
     """Measure the costs for stream tuples like the sample's and for this master relation.
 
     clock: wall, or cpu on a shared machine (reading from a cold disk then costs nothing); memory:
-    the largest M of interest, hash tables that exceed it are left out; seconds: time for each of
-    about forty settings; pace: divides the times (``Pace``). Raises ConfigError for a sample or a
-    master without tuples.
+    the largest M of interest; larger hash tables are not measured; seconds: time for each of about
+    forty settings; pace: returns a number by which the times are divided (``Pace``). Raises
+    ConfigError for a sample or a master without tuples.
     """
     if not sample.num_rows or not master.tuple_count:
         raise ConfigError(

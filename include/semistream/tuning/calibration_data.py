@@ -1,4 +1,5 @@
-"""The data of a calibration: the first partitions of R, and stream tuples with keys of these."""
+"""The data of a calibration: the first partitions of R, and stream tuples with keys from these
+partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ PIECE = 16_384  # output rows of the stream tuples processed at a time
 
 
 class Head:
-    """The first partitions of R, so that measuring does not take longer for a larger R."""
+    """The first partitions of R. Only these are used, so that measuring does not take longer for a
+    larger R."""
 
     def __init__(self, master: MasterRelation, tuples: int):
         self.whole, self._tuples = master, tuples
@@ -54,8 +56,8 @@ class Setting(NamedTuple):
     def of(
         cls, master: Head, sample: pa.RecordBatch, on: Sequence[tuple[str, str]], **options: Any
     ) -> Setting:
-        """Return a setting with CHUNKS chunks of the sample's tuples, with keys of R. options: the
-        other fields."""
+        """Return a setting with CHUNKS chunks of the sample's tuples, which get keys of R. options:
+        the values of the other fields."""
         keys, random = master_keys(master, on), np.random.default_rng(0)
         chunks = [
             with_keys(sample, keys, random.integers(0, keys.num_rows, CHUNK), on)
@@ -93,7 +95,8 @@ def master_keys(master: Head, on: Sequence[tuple[str, str]]) -> pa.Table:
 def with_keys(
     sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray, on: Sequence[tuple[str, str]]
 ) -> pa.RecordBatch:
-    """Return the sample's tuples, repeated, with these of R's keys, so that each finds a match."""
+    """Return the sample's tuples, repeated as often as necessary, with keys of R, so that each
+    tuple finds a match. keys: R's join columns; which: the row in ``keys`` for each tuple."""
     drawn = keys.take(pa.array(which))
     rows = sample.take(pa.array(np.arange(len(which)) % sample.num_rows))
     for stream, column in on:
@@ -107,7 +110,8 @@ def with_keys(
 
 
 def matches_of(head: Head) -> float:
-    """Return the output rows per stream tuple whose key is that of a random tuple of R."""
+    """Return the average number of output rows for a stream tuple whose key is that of a random
+    tuple of R."""
     codes = np.concatenate([head.read_codes(i) for i in range(head.partition_count)])
     _, counts = np.unique(codes, return_counts=True)
     return float(np.square(counts, dtype=np.float64).sum() / len(codes))

@@ -1,5 +1,5 @@
-"""The case that is tuned: a sample of a stream and a snapshot of its master data, of a job or the
-user's own."""
+"""The case that is tuned: a sample of a stream and a snapshot of its master data. Both come from a
+job, or from files of the user."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
 def costs_for(case: SizingInput, paths: Paths, calibrate: bool) -> Costs:
-    """Return this machine's costs, measured now if ``calibrate``. If R is too small for measuring,
-    ``machine`` says so."""
+    """Return this machine's costs. If ``calibrate`` is true, they are measured now. If R is too
+    small for measuring, the field ``machine`` of the result says so."""
     from semistream.tuning import calibration
 
     if calibrate:

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Fit(NamedTuple):
-    """The costs that were fitted to measured seconds."""
+    """The costs that were fitted to the measured seconds, and the error of the fit."""
 
     fixed: float  # s per iteration
     flat: tuple[float, ...]  # s per tuple
@@ -25,10 +25,10 @@ def fit(
     tables: Sequence[float],
 ) -> Fit:
     """Fit non-negative costs c to the seconds that a part took in each run: fixed + sum of c *
-    tuples over `flat` + sum of c(table) * tuples over `steep`. A c(table) does not decrease with
-    the size of the table.
+    tuples over `flat` + sum of c(table) * tuples over `steep`. A cost c(table) does not decrease
+    with the size of the table.
 
-    flat, steep: the names of tuple counts in the runs; tables: the sizes, ascending.
+    flat, steep: the names of tuple counts in the runs; tables: the sizes in ascending order.
     """
     from scipy.optimize import nnls
 

@@ -1,5 +1,5 @@
-"""The points of a grid around the predicted best, and their measurement with the operator itself,
-in this process."""
+"""The points of a grid around the predicted best sizes, and their measurement with the real
+operator, in this process."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MEASURED, FAILED, OPEN = "measured", "failed", "open"
 
 @dataclass(frozen=True)
 class Point:
-    """An algorithm at one setting. Rates in stream tuples/s of all P operators together, bytes of
-    all operators, times in s."""
+    """An algorithm with one setting of its sizes. Rates are in stream tuples/s of all P operators
+    together, bytes are those of all operators, times are in seconds."""
 
     number: int
     algorithm: str
@@ -86,8 +86,8 @@ def grid(
 
 
 def around(case: SizingInput, best: Prediction, memory: int, count: int) -> list[dict[str, float]]:
-    """Return a grid around the best sizes: all combinations of `count` values of each size, each
-    twice the one before and one of them the best."""
+    """Return a grid around the best sizes: all combinations of `count` values of each size. The
+    values of a size double from one to the next, and the best value is one of them."""
     axes = []
     for name, size in best.sizes.items():
         kind = MODELS[best.algorithm].sizes[name]
@@ -108,8 +108,8 @@ def priced(
     case: SizingInput, p: Prediction, work: Workload, costs: Costs, demand: Demand | None
 ) -> Price | None:
     """Return the cost of the waiting bound for all operators together; None without a demand. The
-    bytes read are summed over the operators, the busy share is the slowest operator's. work,
-    demand: of one operator."""
+    bytes read are the sum over the operators, the busy share is the slowest operator's. work,
+    demand: those of one operator."""
     if demand is None:
         return None
     each = price(p, work, costs, MODELS[p.algorithm].phase, demand)
@@ -136,8 +136,8 @@ def point_of(
 
 
 def measure(case: SizingInput, point: Point) -> Point:
-    """Measure a point with one warmed-up operator on the slowest partition's tuples. A point that
-    cannot run gets the error."""
+    """Measure a point with one warmed-up operator on the slowest partition's tuples. If the point
+    cannot run, it gets the error."""
     try:
         return _measure(case, point)
     except (SemistreamError, MemoryError) as e:
@@ -162,7 +162,7 @@ def _measure(case: SizingInput, point: Point) -> Point:
     )
 
     def feed(tuples: int, cycles: float) -> None:
-        """Process at least so many tuples and passes over R, or as many as the time allows."""
+        """Process at least this many tuples and passes over R, unless the time is over before."""
         start, rows, r = time.perf_counter(), stats.rows_read + tuples, stats.r_cycles + cycles
         while (past := time.perf_counter() - start) < LEAST_SECONDS or (
             past < MOST_SECONDS and (stats.rows_read < rows or stats.r_cycles < r)
@@ -216,8 +216,9 @@ def settled(point: Point) -> bool:
 
 
 def error(point: Point) -> float:
-    """Return the error of the predicted rate relative to the measured one; nan if there is no
-    measured rate or it has not settled, because the prediction is of the steady state."""
+    """Return the error of the predicted rate relative to the measured one. Return nan if there is
+    no measured rate. Return nan also if the rate has not become stable, because the prediction is
+    for the steady state."""
     return (
         point.predicted_rate / point.rate - 1
         if settled(point) and point.rate and point.predicted_rate
@@ -226,8 +227,9 @@ def error(point: Point) -> float:
 
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:
-    """Return for each budget the point with the highest rate, measured if any was, else predicted;
-    with a bound on waiting, the point that keeps it with the least work."""
+    """Return for each budget the point with the highest rate, measured if any rate was measured,
+    otherwise predicted. If there is a bound on waiting, return the point that keeps the bound with
+    the least work."""
     known = [p for p in points if p.state != FAILED and (p.state != OPEN or p.predicted_rate)]
     found: dict[int, Point] = {}
     for memory in dict.fromkeys(p.memory for p in known):

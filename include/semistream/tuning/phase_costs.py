@@ -1,4 +1,4 @@
-"""The costs of a disk phase: an operator runs, with a stopwatch on each of its parts."""
+"""The costs of a disk phase. An operator runs, with a stopwatch on each of its parts."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -
 
 
 def _watch_parts(watch: Stopwatch, reading: Stopwatch, join: Any) -> None:
-    """Put stopwatches on the parts of an operator. reading: the stopwatch of the processor time of
-    reads."""
+    """Attach stopwatches to the parts of an operator. reading: the stopwatch of the processor time
+    of reads."""
     watch.watch(join, "iterate", "iterate")
     watch.watch(join.h_s, "remove", "remove")
     watch.watch(join.output, "finish", "remove")
@@ -167,8 +167,9 @@ def _watch_parts(watch: Stopwatch, reading: Stopwatch, join: Any) -> None:
 
 
 def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float) -> Fit:
-    """Fit the seconds by which reading a partition of R takes longer than its processor time in the
-    operator, fixed + d each."""
+    """Fit the waiting time of reads: the seconds by which reading a partition of R takes longer
+    than its processor time in the operator. fixed, each: that processor time is fixed + d * each.
+    """
     runs, random = [], np.random.default_rng(2)
     for disk_tuples in DISK_BUFFERS:
         join = setting.open("meshjoin", disk_tuples, 1 << 40)

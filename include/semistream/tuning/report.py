@@ -1,4 +1,4 @@
-"""The report of a tuning sweep: one page that needs neither a network nor another file."""
+"""The report of a tuning sweep: a single page that needs neither a network nor another file."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping
     sizes = [max(int(work.master_tuples * scale), 1) for scale in SCALES]
 
     def plot(at: Any, algorithm: str, shapes: Iterable[tuple[float, int, float]]) -> None:
-        """Plot the rates over x: (x, |R|, exponent) each."""
+        """Plot the rates of an algorithm. shapes: (x, |R|, exponent) of each point."""
         rates = []
         for x, tuples, skew in shapes:
             keys = Frequencies.zipf(max(int(tuples / work.fan_out), 1), skew)
@@ -222,7 +222,7 @@ def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping
 
 
 def _sizes(points: Sequence[Point], case: SizingInput, costs: Costs) -> str:
-    """Plot the curve over one size, or the surface over two."""
+    """Plot the predicted rate as a curve if there is one size, as a surface if there are two."""
     algorithm, each = points[0].algorithm, points[0].memory / case.partitions
     kinds, work = MODELS[algorithm].sizes, case.workload.smooth()
     names = list(kinds)
@@ -289,8 +289,8 @@ def _surface(
 
 
 def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float, ...]]) -> None:
-    """Draw the measured points, and a ring around the one that the model takes for the best. at:
-    returns the sizes of a point, as they are drawn."""
+    """Draw the measured points, and a ring around the point that is best according to the model.
+    at: a function that returns the plotted sizes of a point."""
     measured = [p for p in points if p.rate]
     dot = {"s": 30, "color": "#cc3311", "label": "measured", "zorder": 4}
     ring = {"s": 110, "facecolors": "none", "edgecolors": "#222", "label": "the model's best"}
@@ -308,7 +308,7 @@ def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: Siz
 
 
 def figure_of(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
-    """Return a figure of that many inches, and its axes."""
+    """Return a figure of this width and height in inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns)
 

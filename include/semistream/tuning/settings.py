@@ -1,5 +1,5 @@
-"""The settings of tuning, for ``semistream tune`` and the form of the sweep. Nothing heavy is
-imported here."""
+"""The settings of tuning, for ``semistream tune`` and the form of the sweep. This module imports
+nothing heavy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Budgets = Annotated[tuple[Bytes, ...], BeforeValidator(names)]
 
 
 class TuneSettings(Settings):
-    """The settings: what is tuned, and for how much memory."""
+    """The settings of tuning: what is tuned, and for how much memory."""
 
     job: str = Field(
         "",

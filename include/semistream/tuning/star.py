@@ -1,4 +1,4 @@
-"""How a load of a job with several roles would split M, by the cost models."""
+"""The cost models' split of M for a load of a job with several roles."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from semistream.sizing.star import StarRole, size_star
 def splits(
     case: SizingInput, places: Paths, budgets: Iterable[int], costs: Costs
 ) -> dict[int, str]:
-    """Return by M, in bytes, how it is split among the roles of the case's job, and why; nothing
-    for one role. Each operator has the P-th part of M, and all of them run on this machine. Raises
-    ConfigError for a dimension that was not published."""
+    """Return by M, in bytes, a text that says how M is split among the roles of the case's job, and
+    why. The result is empty for a job with one role. Each operator has the P-th part of M, and all
+    operators run on this machine. Raises ConfigError for a dimension that was not published."""
     roles = case.job.roles
     if len(roles) == 1:
         return {}

@@ -1,4 +1,4 @@
-"""Stopwatches on the parts of an operator, and the pace of the machine that they run on."""
+"""Stopwatches on the parts of an operator, and the pace of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 class Stopwatch:
-    """Seconds and tuples by part of the operator."""
+    """The seconds and tuples of each part of an operator."""
 
     def __init__(self, clock: Callable[[], float]):
         self.clock = clock
@@ -33,7 +33,8 @@ class Stopwatch:
     def watch(
         self, owner: Any, method: str, part: str, tuples: Callable[..., int] = lambda *_: 0
     ) -> None:
-        """Time a method of one object from now on. For a generator, time what happens inside it."""
+        """Time a method of one object from now on. If the method is a generator, the time inside it
+        is measured."""
         plain = getattr(owner, method)
 
         def timed(*arguments: Any, **names: Any) -> Any:
@@ -58,11 +59,11 @@ class Stopwatch:
 
 
 class Pace:
-    """How much slower this machine is now than at first, measured by a fixed piece of work like
-    that of the joins.
+    """How much slower this machine is now than at first, measured by a fixed piece of work similar
+    to that of the joins.
 
-    On a shared machine, a time divided by the pace while it was taken is what an undisturbed run
-    would take.
+    On a shared machine, a time divided by the simultaneous pace estimates the time of an
+    undisturbed run.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time, first: float | None = None):

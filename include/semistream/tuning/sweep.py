@@ -1,9 +1,9 @@
-"""A tuning sweep: the Spark app itself at every point of a grid, on a bounded stream; then a
-comparison, a recommendation and a report.
+"""A tuning sweep: the Spark app runs with every point of a grid, on a bounded stream. A comparison,
+a recommendation and a report follow.
 
-All data of a sweep are under ``<SEMISTREAM_HOME>/tuning/<sweep>``. Each point has a home of its own
-there, with checkpoint, ledger and sink, which is deleted once the point is recorded. The rows of
-``tuning_runs`` and the report stay.
+All data of a sweep are under ``<SEMISTREAM_HOME>/tuning/<sweep>``. Each point has a separate home
+directory there, with checkpoint, ledger and sink, which is deleted once the point is recorded. The
+rows of ``tuning_runs`` and the report stay.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Sweep:
         return [asdict(p) for p in points]
 
     def app(self, values: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-        """Return the arguments and the environment of the app that measures a point, in an
-        empty home of its own."""
+        """Prepare an empty home directory for a point. Return the arguments and the environment of
+        the app that measures the point."""
         point, directory = Point(**values), self.directory
         home = self._home(point)
         shutil.rmtree(home, ignore_errors=True)
@@ -136,7 +136,8 @@ class Sweep:
         }
 
     def record(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Record a point's result in ``tuning_runs``, also if it failed, and delete its home."""
+        """Record a point's result in ``tuning_runs``, even if the point failed, and delete its home
+        directory."""
         point, t = Point(**values), tuning_runs.c
         home = self._home(point)
         point = _measured(point, home, self._app(point))
@@ -233,8 +234,8 @@ class Sweep:
 def _with_auto(
     case: SizingInput, points: list[Point], budgets: Iterable[int], costs: Costs
 ) -> tuple[list[Point], dict[str, int]]:
-    """Return the points, with the choice of `auto` among them, and by budget the number of that
-    choice. A recommendation must be better than it."""
+    """Return the points including the choice of `auto`, and by budget the point number of that
+    choice. A recommendation must be better than this choice."""
     points, auto = list(points), {}
     for memory in map(int, budgets):
         ranking = tune_all(case.workload, memory // case.partitions, costs)
@@ -256,8 +257,8 @@ def _with_auto(
 def better(
     best: Mapping[int, Point], points: Iterable[Point], auto: Mapping[str, int]
 ) -> list[Point]:
-    """Return the best points that are faster than `auto`'s own choice by more than noise. For other
-    budgets `auto` keeps its choice."""
+    """Return the best points that are faster than the choice of `auto` by more than noise. Budgets
+    without such a point are left out, so that `auto` decides."""
     chosen = {p.number: p for p in points if settled(p)}
     return [
         p
@@ -268,8 +269,9 @@ def better(
 
 
 def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> LoadSettings:
-    """Return settings in which auto is replaced by what the newest sweep of their job recommends
-    for that memory; unchanged if no sweep does, so that the app chooses.
+    """Return settings in which auto is replaced by the recommendation of the newest sweep for their
+    job and memory. Without such a sweep the settings are returned unchanged, so that the app
+    chooses.
 
     events: results of ``publish``, the newest first. A recommendation is valid for its budget and
     up to twice as much.
@@ -303,8 +305,9 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
 
 
 def _job(settings: TuneSettings, case: SizingInput, paths: Paths) -> str:
-    """Return the job for which the sweep is valid; "" if the user's own sample does not belong to
-    the named job, or if the job's roles share the memory with which one of them was measured."""
+    """Return the job for which the sweep is valid. Return "" if the sample comes from files of the
+    user instead of the named job. Return "" also if several roles share the memory, because only
+    one of them was measured."""
     try:
         job = case.job if settings.stream is None else load_job(settings.job, paths)
     except ConfigError:
@@ -331,8 +334,8 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
 
 
 def _bounded_job(role: Role, directory: Path, forms: Mapping[str, Any]) -> Job:
-    """Return the job that joins the bounded stream with a role. forms: how the snapshot's keys are
-    normalised; the sample's keys already are."""
+    """Return a job that joins the bounded stream with a role. forms: the normal forms of the
+    snapshot's keys, which the sample's keys already have."""
     stream = {
         "format": "parquet",
         "path": str((directory / "stream").absolute()),
@@ -347,8 +350,8 @@ def _bounded_job(role: Role, directory: Path, forms: Mapping[str, Any]) -> Job:
 
 
 def _measured(point: Point, home: Path, name: str) -> Point:
-    """Return the point with the measurements in its app's own ledger, from the batches after the
-    warm-up."""
+    """Return the point with the measurements from the ledger of its app. Only the batches after the
+    warm-up count."""
     checkpoint = home / "checkpoints" / name
     status = read_status(checkpoint)
     if status is None or status.state != "stopped":
