@@ -16,7 +16,7 @@ __all__ = ["connect", "create_all", "migrate", "open_warehouse"]
 
 @contextmanager
 def open_warehouse(url: str) -> Iterator[Engine]:
-    """Open an engine on the warehouse. All its tables exist, in the form that this version
+    """Open an engine on the warehouse. All its tables then exist, in the form that this version
     writes."""
     engine = connect(url)
     try:
@@ -28,10 +28,10 @@ def open_warehouse(url: str) -> Iterator[Engine]:
 
 
 def create_all(engine: Engine) -> None:
-    """Create the warehouse's own tables where they are missing, and add columns that tables of an
-    earlier version lack.
+    """Create missing tables of the warehouse, and add columns that tables of an earlier version
+    lack.
 
-    This changes no primary key; ``migration`` does.
+    Primary keys are not changed here; ``migration`` changes them.
     """
     create_missing(engine, list(metadata.tables.values()))
     for table, column in _lacking(engine):
@@ -54,7 +54,7 @@ def _lacking(engine: Engine) -> list[tuple[Table, Column]]:
 
 
 def _add(engine: Engine, table: Table, column: Column) -> None:
-    """Add a column, which has its default in the existing rows, or else is null there."""
+    """Add a column. In existing rows it has its default, or null if there is no default."""
     quote, kind = engine.dialect.identifier_preparer.quote, column.type.compile(engine.dialect)
     default = column.server_default
     if isinstance(default, DefaultClause):

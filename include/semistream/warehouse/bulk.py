@@ -1,4 +1,4 @@
-"""Arrow into and out of the warehouse in bulk, inside the caller's transaction."""
+"""Bulk transfer of Arrow data into and out of the warehouse, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def bulk_insert(
     """Insert rows in the caller's transaction and return their number. The columns of the rows have
     the names of the table's columns.
 
-    replace: a row replaces the one with the same unique key. Raises BulkError or a DBAPIError; the
-    caller rolls back.
+    replace: whether a row replaces an existing row with the same unique key. Raises BulkError or a
+    DBAPIError; the caller must roll back.
     """
     if isinstance(batch, pa.RecordBatch):
         batch = pa.Table.from_batches([batch])
@@ -43,8 +43,8 @@ def fetch_texts(
     connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int = ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Stream a query's rows like ``fetch``, but with each value as its exact text, and bytes as
-    bytes. This is meant for other people's tables, whose cells need not fit the types of their
-    columns."""
+    bytes. This function is for tables of other programs, whose values need not fit the types of
+    their columns."""
     return system_of(connection).fetch_texts(connection, query, schema, rows)
 
 

@@ -1,9 +1,9 @@
 """A checksum of rows that does not depend on their order: the sum, modulo 2**64, of a hash over all
 columns of each row.
 
-The checksum is computed of the rows that are written, and again of the rows that the warehouse
-returns. If a value is changed, lost, duplicated, or exchanged with another row's, the sums differ.
-A null adds nothing, so that rows keep their checksum when their table gets a new column.
+The checksum is computed for the rows that are written, and again for the rows that the warehouse
+returns. If a value is changed, lost, duplicated, or exchanged with another row's value, the sums
+differ. A null adds nothing, so that rows keep their checksum when their table gets a new column.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def signed(total: int | np.uint64) -> int:
 
 
 def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> pa.Table:
-    """Return the rows as the database will return them, e.g. after rounding."""
+    """Return the rows as the database will return them, for example after rounding."""
     given_back = system_of(of).given_back
     return pa.table([given_back(column) for column in rows.columns], names=rows.schema.names)
 
 
 def _hashes(rows: pa.RecordBatch | pa.Table) -> Iterator[np.ndarray]:
-    """Yield the hashes of the rows, one uint64[at most ROWS] for each part of them."""
+    """Yield the hashes of the rows part by part, as arrays uint64[at most ROWS]."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     for batch in table.to_batches(ROWS):
         h = np.zeros(batch.num_rows, np.uint64)
@@ -89,7 +89,8 @@ def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True)
 def _add_column(values, valid, seed, h):
-    """Add the hash of a column's value to the hash of each row. seed: int64, of the column's name.
+    """Add the hash of a column's value to the hash of each row. seed: int64, the seed from the
+    column's name.
 
     in      values int64[n], valid bool[n] (bool[0]: all are)
     in/out  h uint64[n]

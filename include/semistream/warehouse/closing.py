@@ -1,9 +1,9 @@
 """The totals of keys that have become final, in the table ``FACTS_closed``.
 
 A propagated punctuation says that no later row has its keys. The load that propagates it also
-writes, in the same transaction, one row of totals for each of these keys, computed from the fact
-table as it is then. So a key is closed exactly once, whatever crashes, and no memory is needed for
-keys that are still open.
+writes, in the same transaction, one row of totals for each of these keys, computed from the present
+fact table. So a key is closed exactly once, even after crashes, and keys that are still open take
+no memory.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ AT_ONCE = 500  # keys in a statement
 
 
 class Final(NamedTuple):
-    """Keys of which no later row will come. constants: one row a key; patterns: dicts as in
-    ``stream_joins.punctuations``, over columns of the same names."""
+    """Keys of which no later row will come. constants: one row for each key; patterns: dicts in the
+    form of ``stream_joins.punctuations``, over columns of the same names."""
 
     constants: pa.Table
     patterns: Sequence[dict[str, Any]] = ()
@@ -53,8 +53,8 @@ class Final(NamedTuple):
 
 @dataclass(frozen=True)
 class Closing:
-    """The definition of a closed table. keys: columns of the fact table; totals: (column of the
-    closed table, the aggregate that fills it)."""
+    """The definition of a closed table. keys: columns of the fact table; totals: pairs of a column
+    of the closed table and the aggregate that fills it."""
 
     keys: tuple[str, ...]
     totals: tuple[tuple[str, str], ...]
@@ -85,8 +85,8 @@ class Closing:
         return table
 
     def check(self, fact: Table, system: System) -> None:
-        """Raise ConfigError for totals of decimals that the database stores as text and cannot add
-        up."""
+        """Raise ConfigError for totals of decimals if the database stores these as text and cannot
+        add them up."""
         for name, total in self.totals:
             function, column = parse_total(total)
             kind = fact.c[column].type if column else None
@@ -117,10 +117,10 @@ class Closing:
     def close(
         self, connection: Connection, fact: Table, load: int, app: tuple[int, int], final: Final
     ) -> int:
-        """Write the totals of keys that became final with a load, unless they are already written.
-        Return how many keys these are.
+        """Write the totals of keys that became final with a load, unless they have already been
+        written. Return the number of these keys.
 
-        load: its load_id; app: the least and the greatest load_id of its app.
+        load: the load's load_id; app: the least and the greatest load_id of its app.
         """
         closed, first = self.table(fact), 0
         keys = [fact.c[k] for k in self.keys]
@@ -204,7 +204,7 @@ def _type(fact: Table, name: str, total: str) -> Any:
 
 
 def _parts(plain: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Split a pattern into patterns of at most AT_ONCE values a column."""
+    """Split a pattern into patterns with at most AT_ONCE values in each column."""
     for column, pattern in plain.items():
         match pattern:
             case {"in": values} if len(values) > AT_ONCE:

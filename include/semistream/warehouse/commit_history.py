@@ -1,4 +1,4 @@
-"""What each commit of an app has done: its counts, rates, waits, memory and phases, for charts."""
+"""The history of an app's commits: counts, rates, waits, memory and phases of each, for charts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ GREATEST = ("resident_peak", "wait_median", "wait_longest", "seconds")
 
 @dataclass(frozen=True)
 class CommitCounts:
-    """A commit: sums over its partitions. Memory in bytes; committed_at in UTC.
+    """A commit, with sums over its partitions. Memory is in bytes; committed_at is UTC.
 
-    service_rate: tuples per second of all partitions, inside the join; seconds: of the slowest
-    partition, inside the join; wait_median, wait_longest: seconds, those of the partition that had
-    most, None if no tuple was finished; phases: seconds by phase, empty if not known; rejected: the
-    unmatched tuples by (role, reason); versions: of the master data, by role.
+    service_rate: tuples per second of all partitions, inside the join; seconds: time of the slowest
+    partition inside the join; wait_median, wait_longest: seconds, from the partition with the
+    longest waits, None if no tuple was finished; phases: seconds by phase, empty if unknown;
+    rejected: the number of unmatched tuples by (role, reason); versions: the version of the master
+    data by role.
     """
 
     batch: int
@@ -73,7 +74,7 @@ class CommitCounts:
 
     @property
     def finished(self) -> int:
-        """The tuples that were read or taken up again, and are matched or unmatched now."""
+        """The number of tuples that this commit finished as matched or unmatched."""
         return self.matched + self.unmatched
 
 
@@ -86,7 +87,7 @@ def read_commits(
     before: Position | None = None,
 ) -> list[CommitCounts]:
     """Return an app's newest commits, at most `most`, in order, without ``rejected`` and
-    ``versions``: those after a position, or before one, or of all."""
+    ``versions``. after, before: positions that limit the commits."""
     c, b = load_commits.c, load_batches.c
     newest = (
         select(c.batch, c.drain, c.committed_at, c.partitions, c.run_started, c.phases)
@@ -133,7 +134,7 @@ def read_commits(
 def with_inputs(
     connection: Connection, app: str, commits: Iterable[CommitCounts]
 ) -> list[CommitCounts]:
-    """Return commits of an app, which follow each other, with ``rejected`` and ``versions``."""
+    """Return consecutive commits of an app, completed with ``rejected`` and ``versions``."""
     commits = list(commits)
     if not commits:
         return []
@@ -163,7 +164,7 @@ def with_inputs(
 
 
 def _numbers(of: RowMapping) -> dict[str, Any]:
-    """Return the sums, which MySQL has as decimals, and the greatest of a commit."""
+    """Return a commit's sums as integers, because MySQL returns decimals, and its maxima."""
     return {name: int(of[name]) for name in SUMMED} | {name: of[name] for name in GREATEST}
 
 

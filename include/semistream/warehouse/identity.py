@@ -1,5 +1,5 @@
-"""The identity of a warehouse: load_ids and the numbers of apps are unique within one warehouse
-only."""
+"""The identity of a warehouse. It is needed because load_ids and the numbers of apps are unique
+only within one warehouse."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from semistream.warehouse.schema import identity, masters
 
 
 def warehouse_identity(engine: Engine, retry: float) -> str:
-    """Return the warehouse's own random name. The first call creates it."""
+    """Return the random name that identifies the warehouse. The first call creates it."""
     i = identity
     return assigned(engine, select(i.c.uuid), i, retry, number=1, uuid=str(uuid.uuid4()))
 
 
 def adopt(engine: Engine, source: Mapping[str, Any]) -> None:
-    """Give a new warehouse, which is used only for measuring, the name of the warehouse that a
-    snapshot was published from. source: see ``snapshot_source``."""
+    """Give a new warehouse, which is used only for measuring, the identity of the warehouse from
+    which a snapshot was published. source: see ``snapshot_source``."""
     if "identity" in source:
         with engine.begin() as connection:
             connection.execute(identity.insert().values(number=1, uuid=source["identity"]))
@@ -31,8 +31,8 @@ def adopt(engine: Engine, source: Mapping[str, Any]) -> None:
 def snapshot_source(
     engine: Engine, table: str, changes: int, retry: float = 60.0
 ) -> dict[str, Any]:
-    """Return the part of a snapshot's manifest that describes the dimension table it was published
-    from. changes: see ``masters``."""
+    """Return the part of a snapshot's manifest that describes the dimension table from which it was
+    published. changes: see ``masters``."""
     return {
         "warehouse": engine.url.render_as_string(hide_password=True),
         "identity": warehouse_identity(engine, retry),
@@ -44,11 +44,11 @@ def snapshot_source(
 def check_snapshot(
     engine: Engine, source: Mapping[str, Any], snapshot: str, master: str, retry: float
 ) -> None:
-    """Raise ConfigError for a snapshot whose surrogate keys are not those of this warehouse's
-    dimension: it is of another warehouse, or of a later state than the dimension has.
+    """Raise ConfigError for a snapshot whose surrogate keys do not belong to this warehouse's
+    dimension: it was published from another warehouse, or from a later state of the dimension.
 
-    source: from the snapshot's manifest. A snapshot that was published from a file names no
-    warehouse and has no surrogate keys; it passes.
+    source: the source in the snapshot's manifest. A snapshot that was published from a file names
+    no warehouse and has no surrogate keys; it is accepted.
     """
     if "changes" not in source:
         return
@@ -74,8 +74,8 @@ def check_snapshot(
 
 
 def _known(engine: Engine, master: str) -> tuple[str | None, int | None]:
-    """Return the warehouse's name and the number of changes of its dimension, with None for what is
-    missing. Nothing is created."""
+    """Return the warehouse's identity and the time of the last change of its dimension, with None
+    for missing values. Nothing is created."""
     changes = select(masters.c.changes).where(masters.c.name == master)
     with engine.connect() as connection:
         has = inspect(connection).has_table

@@ -1,8 +1,8 @@
-"""The identity of a stream tuple in the warehouse: its id columns, and one text of them all.
+"""The identity of a stream tuple in the warehouse: its id columns, and one text that combines them.
 
-No database indexes ids of any length. A tuple with an id of more than KEY_CHARACTERS is therefore
-not loaded, whatever the sink, but kept in ``unmatched`` with ``Reason.LONG_ID``. Wherever such an
-id is stored, it is shortened to its beginning and a digest.
+No database indexes ids of unlimited length. A tuple with an id of more than KEY_CHARACTERS is
+therefore not loaded, with any sink, but kept in ``unmatched`` with ``Reason.LONG_ID``. Wherever
+such an id is stored, it is shortened to its beginning and a digest.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ DIGITS = 64  # of SHA-256 in hexadecimal
 
 
 def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
-    """Return the id columns joined by "|" and shortened; null where there are no id columns or one
-    of them is null. Bytes are written in hexadecimal."""
+    """Return the id columns joined by "|" and shortened. The result is null if there are no id
+    columns or one of them is null. Bytes are written in hexadecimal."""
     if not id_columns:
         return pa.nulls(tuples.num_rows, pa.string())
     texts = [_text(tuples.column(c)) for c in id_columns]
@@ -29,8 +29,8 @@ def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
 
 
 def has_long_id(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
-    """Return, for each tuple, whether one of its id columns is longer than the warehouse
-    indexes."""
+    """Return, for each tuple, whether one of its id columns is too long for an index of the
+    warehouse."""
     found = pa.repeat(False, tuples.num_rows)
     for column in id_columns:
         found = pc.or_(found, is_long(tuples.column(column)))
@@ -52,7 +52,7 @@ def shorten(column: pa.Array) -> pa.Array:
 
 
 def is_long(column: pa.Array) -> pa.Array:
-    """Return, for each value, whether it is longer than the warehouse indexes."""
+    """Return, for each value, whether it is too long for an index of the warehouse."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         lengths = pc.utf8_length(column)
     elif _is_bytes(column.type):

@@ -1,14 +1,14 @@
-"""The facts that name an inferred member of a dimension, and the filling in of their columns.
+"""The facts with an inferred member of a dimension, and the completion of their columns.
 
-A tuple whose key no row of the dimension has may be a fact at once, by a role with ``late: infer``.
-Its surrogate key is that of a member that was minted for it, whose columns are null, as are those
-that the fact copies. ``inferred`` has a row for each such fact and role, written in the transaction
-of the fact's load.
+If no row of a dimension has a tuple's key, the tuple can still become a fact at once, in a role
+with ``late: infer``. Its surrogate key is that of a member that was created for it. The member's
+columns are null, and so are the columns that the fact copies. ``inferred`` has a row for each such
+fact and role, written in the transaction of the fact's load.
 
-When provisioning brings the member's row, it fills the member in and keeps its surrogate key. Each
-app then fills in the columns of its facts from the dimension table, as soon as it has taken up a
-version that has the row. That changes facts of former loads: the checksums of these in the ledger
-change in the same transaction.
+When provisioning brings the member's row, the member is filled in and keeps its surrogate key. Each
+app then fills in the columns of its facts from the dimension table, as soon as the app uses a
+version that has the row. This changes facts of former loads. Their checksums in the ledger change
+in the same transaction.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ INFERRED = pa.schema([("load_row", pa.int32()), ("role", pa.string()), ("member"
 
 
 class NotThatVersion(Exception):
-    """The dimension table has another state than the version of which facts are to be filled in."""
+    """The dimension table is not in the state of the version from which facts are to be filled
+    in."""
 
 
 @dataclass(frozen=True)
 class Filling:
-    """The filling in of facts from a dimension.
+    """The completion of facts from a dimension.
 
-    dimension, surrogate: its name, its table's surrogate key; fact_key: that of the fact table;
-    added: fact column -> dimension column; version: of the dimension, which the facts get; changes:
-    what ``masters`` counted when it was published, None if it is not known.
+    dimension, surrogate: its name, and its table's surrogate key; fact_key: the column of the fact
+    table with this key; added: fact columns, each with its dimension column; version: the
+    dimension's version, which the facts get; changes: the value of ``changes`` in ``masters`` when
+    the version was published, None if unknown.
     """
 
     role: str
@@ -57,9 +59,9 @@ class Filling:
     changes: int | None
 
     def fill(self, ledger: Ledger) -> int:
-        """Fill in the columns of an app's facts whose members have been filled in, and return the
+        """Fill in the columns of an app's facts whose members have been filled in. Return the
         number of these facts. Each transaction leaves facts, ``inferred`` and ledger consistent.
-        Raises NotThatVersion if the dimension table was provisioned since the version."""
+        Raises NotThatVersion if the dimension table was provisioned again after the version."""
         i, d, done = inferred.c, self.table.c, 0
         due = (
             select(i.load_id, i.load_row)
@@ -77,8 +79,8 @@ class Filling:
         return done
 
     def _fill(self, connection: Connection, loads: Mapping[int, list[int]]) -> None:
-        """Fill in some facts, given by load. What comes first is a change, so that SQLite takes its
-        lock before it reads."""
+        """Fill in some facts, given by load. The first statement is a change, so that SQLite takes
+        its lock before it reads."""
         b, i, f, d = load_batches.c, inferred.c, self.fact.c, self.table.c
         values = {
             a: select(d[m]).where(d[self.surrogate] == f[self.fact_key]).scalar_subquery()
@@ -116,21 +118,21 @@ class Filling:
 
 def is_open(number: int, role: str) -> ColumnElement[bool]:
     """Return the condition for an app's rows of ``inferred`` whose facts are not filled in. number:
-    of the app in its load_ids."""
+    the app's number in its load_ids."""
     i = inferred.c
     return and_(i.load_id.between(*app_loads(number)), i.role == role, i.version.is_(None))
 
 
 def open_roles(connection: Connection, number: int) -> set[str]:
-    """Return the roles in which facts of an app name inferred members and are not filled in."""
+    """Return the roles in which facts of an app have inferred members and are not filled in."""
     i = inferred.c
     mine = and_(i.load_id.between(*app_loads(number)), i.version.is_(None))
     return set(connection.scalars(select(i.role).where(mine).group_by(i.role)))
 
 
 def count_open(connection: Connection, number: int) -> int:
-    """Return how many facts of an app, counted for each role, name an inferred member and are not
-    filled in."""
+    """Return the number of an app's facts that have an inferred member and are not filled in. A
+    fact counts once for each such role."""
     i = inferred.c
     mine = and_(i.load_id.between(*app_loads(number)), i.version.is_(None))
     return connection.scalar(select(func.count()).select_from(inferred).where(mine)) or 0

@@ -1,5 +1,5 @@
-"""How late the master data of an app's tuples came, and how many tuples and facts are without them
-still."""
+"""The lateness of the master data of an app's tuples, and the numbers of tuples and facts that are
+still without master data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MEDIAN, MOST = 0.5, 0.99
 
 @dataclass(frozen=True)
 class Late:
-    """What has come late. done: how many tuples or facts have their master data now; median, p99:
-    hours until then, None without any; open: how many have none still; since: when the oldest of
-    these was loaded, UTC."""
+    """Statistics of late master data. done: the number of tuples or facts that now have their
+    master data; median, p99: hours until they had them, None if there are none; open: the number
+    that still has none; since: when the oldest of these was loaded, UTC."""
 
     done: int = 0
     median: float | None = None
@@ -32,7 +32,8 @@ class Late:
     since: datetime | None = None
 
     def sentence(self, done: str, still: str) -> list[str]:
-        """Return it in words; none if there is nothing to tell."""
+        """Return the statistics as parts of a sentence. done, still: words for the two groups. The
+        result is empty if both groups are empty."""
         parts = []
         if self.done and self.median is not None and self.p99 is not None:
             parts.append(
@@ -46,14 +47,15 @@ class Late:
 
 @dataclass(frozen=True)
 class Lateness:
-    """resolved: tuples that were joined again with another result than before, and those that have
-    no row of a dimension still; filled: facts with an inferred member, by role."""
+    """The lateness of an app's master data. resolved: tuples that were joined again with a changed
+    result, and tuples that still have no row of a dimension; filled: facts with an inferred member,
+    in all roles."""
 
     resolved: Late = field(default_factory=Late)
     filled: Late = field(default_factory=Late)
 
     def __str__(self) -> str:
-        """Return it as a sentence; empty if there is nothing to tell."""
+        """Return the statistics as a sentence; "" if there are none."""
         return "; ".join(
             (
                 *self.resolved.sentence("tuples were resolved", "are open"),
@@ -66,8 +68,8 @@ class Lateness:
 
 
 def lateness(connection: Connection, app: str) -> Lateness | None:
-    """Return the lateness of all that an app has loaded; None if it has resolved no tuple and
-    inferred no member, and is not to do so."""
+    """Return the lateness for everything that an app has loaded. Return None if the app has
+    resolved no tuple and inferred no member, and its job does not request either."""
     b, c, number = load_batches.c, load_commits.c, app_number(connection, app) or 0
     job = connection.scalar(
         select(c.job).where(c.app == app).order_by(c.batch.desc(), c.drain.desc()).limit(1)
@@ -85,8 +87,8 @@ def lateness(connection: Connection, app: str) -> Lateness | None:
 
 
 def _resolved(connection: Connection, number: int) -> Late:
-    """Count all rows of ``unmatched`` of an app, by the loads that kept and resolved them. number:
-    of the app in its load_ids."""
+    """Count all rows of ``unmatched`` of an app, by the times of the loads that kept and resolved
+    them. number: the app's number in its load_ids."""
     u, kept, by = unmatched.c, load_batches.alias("kept"), load_batches.alias("resolver")
     pairs = connection.execute(
         select(kept.c.committed_at, by.c.committed_at, func.count())
@@ -107,7 +109,8 @@ def _resolved(connection: Connection, number: int) -> Late:
 
 
 def _filled(connection: Connection, number: int) -> Late:
-    """Count all rows of ``inferred`` of an app, by when they were loaded and filled in."""
+    """Count all rows of ``inferred`` of an app, by the times at which they were loaded and filled
+    in."""
     b, i = load_batches.c, inferred.c
     facts = inferred.join(load_batches, b.load_id == i.load_id)
     mine = i.load_id.between(*app_loads(number))
@@ -126,15 +129,16 @@ def _filled(connection: Connection, number: int) -> Late:
 
 
 def _late(pairs: Sequence[Row], open_: Row) -> Late:
-    """Return the counts. pairs: (from when, until when, how many); open_: (how many, since)."""
+    """Compute the statistics. pairs: (start, end, number of rows with these times); open_: (number,
+    time of the oldest)."""
     hours = sorted(((end - begin).total_seconds() / 3600, n) for begin, end, n in pairs)
     total = sum(n for _, n in hours)
     return Late(total, _quantile(hours, MEDIAN), _quantile(hours, MOST), *open_)
 
 
 def _quantile(values: Sequence[tuple[float, int]], share: float) -> float | None:
-    """Return the least value that so large a share of all are not above. values: (value, how many
-    have it), in order."""
+    """Return the smallest value such that at least this share of all values are not above it.
+    values: (value, number of its occurrences), in ascending order."""
     total, seen = sum(n for _, n in values), 0
     for value, n in values:
         seen += n

@@ -2,11 +2,11 @@
 
 ``load_batches``: one row per (app, batch, drain, partition), written in the same transaction as
 that partition's rows, under the same ``load_id``, which is computed from these four (see
-``load_ids``). Whoever commits it first has loaded the partition; every later attempt finds the row
-and writes nothing. ``load_commits``: one row per (app, batch, drain) once all its partitions are
-loaded. A drain (drain = 1) finishes the tuples that waited after that batch, reads no source, and
-exists only where tuples waited. A resolving load (drain = 2 and more) joins tuples of ``unmatched``
-again, and marks each of their rows with ``resolved_by``, its load_id.
+``load_ids``). The first attempt that commits this row has loaded the partition; every later attempt
+finds the row and writes nothing. ``load_commits``: one row per (app, batch, drain) once all its
+partitions are loaded. A drain (drain = 1) finishes the tuples that waited after that batch, reads
+no source, and exists only where tuples waited. A resolving load (drain = 2 and more) joins tuples
+of ``unmatched`` again, and marks each of their rows with ``resolved_by``, its load_id.
 
 ``load_commits.source_offsets`` is JSON. It says which part of the source a batch is, for an
 independent count of its tuples::
@@ -20,14 +20,14 @@ independent count of its tuples::
     # start <= offset < end
     {"format": "kafka", "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}
 
-``start`` is where the batch before ended (null: the source's beginning), as in Spark's offset log.
-What follows a batch has ``{}``. A batch of two streams has ``{"left": …, "right": …}``, each of
-them as above. ``files`` is the number of files. ``load_files`` names the files, with size and time
-as they were when the batch began. The names of files that are gone from the source are deleted
-there by and by.
+``start`` is where the previous batch ended (null: the source's beginning), as in Spark's offset
+log. A drain or resolving load has ``{}``. A batch of two streams has ``{"left": …, "right": …}``,
+each of them as above. ``files`` is the number of files. ``load_files`` names the files, with their
+size and time when the batch began. The names of files that are gone from the source are deleted
+there over time.
 
 Every committed partition satisfies waiting_before + rows_read + resolved = matched + unmatched +
-waiting, in all and for each of its inputs (``load_inputs``), see ``records.unaccounted``.
+waiting, in total and for each of its inputs (``load_inputs``), see ``records.unaccounted``.
 ``resolved`` counts the rows of ``unmatched`` that name the load as ``resolved_by``. Tuples that
 could not be parsed (reason ``unparsable``), or whose id is too long for an index (``long_id``), are
 part of rows_read and of unmatched. Rows written for a partition: output_rows into the fact table
@@ -88,15 +88,15 @@ FILES_AT_ONCE = 10_000  # of the source, checked by one query
 
 def is_transient(error: BaseException) -> bool:
     """Return whether an error is a deadlock, a lock timeout, a lost connection, a read-only server
-    or a cancelled statement, so that what failed may be tried again."""
+    or a cancelled statement, so that the failed operation may be repeated."""
     return isinstance(error, DBAPIError) and (
         error.connection_invalidated or any(s.is_transient(error.orig) for s in SYSTEMS)
     )
 
 
 def retrying(work: Callable[[], T], seconds: float) -> T:
-    """Return the result of ``work``. Run it again, for at most ``seconds``, after an error that
-    ``is_transient``."""
+    """Return the result of ``work``. After an error that ``is_transient``, run it again, for at
+    most ``seconds``."""
     attempts = Retrying(
         retry=retry_if_exception(is_transient),
         reraise=True,
@@ -109,7 +109,8 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
 def assigned(
     engine: Engine, query: Select[*tuple[Any, ...]], table: Table, retry: float, **values: Any
 ) -> Any:
-    """Return the value that a query finds. If it finds none, these values are inserted first."""
+    """Return the value that a query finds. If the query finds none, insert these values into the
+    table and run the query again."""
 
     def once() -> Any:
         with engine.begin() as connection:
@@ -124,13 +125,13 @@ def assigned(
 
 
 def parts_of(offsets: dict[str, Any]) -> list[dict[str, Any]]:
-    """Split a load's ``source_offsets`` by stream. Return a list of one entry, or of the left
-    stream's and the right stream's."""
+    """Split a load's ``source_offsets`` by stream. Return a list with one entry, or with those of
+    the left and the right stream."""
     return [offsets[side] for side in ("left", "right")] if "left" in offsets else [offsets]
 
 
 class Ledger:
-    """The ledger of one app. retry: seconds for which each transaction is tried again when the
+    """The ledger of one app. retry: seconds for which each transaction is repeated when the
     database is unreachable or locked."""
 
     def __init__(self, engine: Engine, app: str, retry: float = 60.0):
@@ -157,7 +158,7 @@ class Ledger:
         return load_id(self.number(), batch, drain, partition)
 
     def partition(self, batch: int, drain: int, partition: int) -> LoadRecord | None:
-        """Return the record of one partition, or None if it is not loaded."""
+        """Return the record of one partition; None if the partition is not loaded."""
         found = self.run(
             lambda connection: _records(
                 connection, load_batches.c.load_id == self.load_id(batch, drain, partition)
@@ -172,7 +173,7 @@ class Ledger:
         )
 
     def _newest(self, *conditions: ColumnElement[bool]) -> Row[Any] | None:
-        """Return the newest commit, of those to which the conditions apply."""
+        """Return the newest commit that satisfies the conditions."""
         c = load_commits.c
         query = (
             select(load_commits)
@@ -188,8 +189,8 @@ class Ledger:
         return (row.batch, row.drain) if row else None
 
     def newest_work(self, sink: str) -> Position | None:
-        """Return the position of the newest commit through a sink that needed tasks; a batch
-        without tuples needs none."""
+        """Return the position of the newest commit through a sink that needed tasks. A batch
+        without tuples needs no tasks."""
         c = load_commits.c
         row = self._newest(c.sink == sink, or_(c.drain != Kind.BATCH, c.rows_read > 0))
         return (row.batch, row.drain) if row else None
@@ -271,10 +272,11 @@ class Ledger:
 
     def load(self, record: LoadRecord, write: Callable[[Connection], int | None]) -> LoadRecord:
         """Write one partition and its record in one transaction, unless the partition is already
-        loaded. Return the record that is valid.
+        loaded. Return the valid record.
 
-        The record is written first: its unique key makes a second attempt at the same time wait,
-        then fail. write: writes the rows, and returns of how many keys it has written the totals.
+        The record is written first. Its unique key makes a simultaneous second attempt wait, and
+        then fail. write: a function that writes the rows, and returns the number of keys whose
+        totals it has written.
         """
         key = self.load_id(record.batch, record.drain, record.partition)
 
@@ -303,8 +305,8 @@ class Ledger:
     ) -> None:
         """Record that all partitions of a batch are loaded. A repeated call is harmless.
 
-        For a sink outside the warehouse also loads: records that no task has written, and write: a
-        function that writes their rows of the warehouse's tables; each attempt calls it anew.
+        For a sink outside the warehouse, loads: records that no task has written; write: a function
+        that writes these loads' rows of the warehouse's tables; it is called again in each attempt.
         """
         files = [
             {"app": self.app, "batch": commit.batch, "number": n, **file._asdict()}
@@ -339,8 +341,8 @@ class Ledger:
         return offsets, self.run(lambda connection: list(connection.scalars(paths)))
 
     def take_back(self, batch: int, drain: int, tables: Sequence[Table]) -> None:
-        """Delete everything that partitions of an uncommitted batch have loaded, also from these
-        tables."""
+        """Delete everything that partitions of an uncommitted batch have loaded, also from
+        ``tables``."""
         number = self.number()
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
@@ -360,7 +362,7 @@ class Ledger:
 
     def source_was_listed(self, batch: int, at: float) -> None:
         """Record that the batches up to this committed one contain everything that the source had
-        at a time, in s since 1970."""
+        at time ``at``, in seconds since 1970."""
         done = (
             update(load_commits)
             .where(*self._load(load_commits, batch, Kind.BATCH))
@@ -409,7 +411,7 @@ def utc_now() -> datetime:
 
 
 def app_number(connection: Connection, app: str) -> int | None:
-    """Return the number of an app in its load_ids, or None if it has none yet."""
+    """Return the number of an app in its load_ids; None if it has no number yet."""
     return connection.scalar(select(load_apps.c.number).where(load_apps.c.app == app))
 
 
@@ -437,7 +439,7 @@ def _insert(connection: Connection, records: Mapping[int, LoadRecord]) -> None:
 
 
 def insert_inputs(connection: Connection, inputs: Sequence[tuple[int, int, InputCounts]]) -> None:
-    """Insert the inputs of loads, each (load_id, its number in the load, counts)."""
+    """Insert the inputs of loads. inputs: (load_id, the input's number in the load, counts)."""
     connection.execute(
         load_inputs.insert(),
         [_row_of(load_inputs, of) | {"load_id": key, "number": n} for key, n, of in inputs],
@@ -452,7 +454,7 @@ def insert_inputs(connection: Connection, inputs: Sequence[tuple[int, int, Input
 
 
 def _row_of(table: Table, record: LoadRecord | InputCounts | Commit) -> dict[str, Any]:
-    """Return the columns of a table that the record has."""
+    """Return the fields of a record that are columns of a table."""
     return {c.name: getattr(record, c.name) for c in table.columns if hasattr(record, c.name)}
 
 
@@ -491,7 +493,7 @@ def _records(connection: Connection, which: ColumnElement[bool]) -> list[LoadRec
 
 
 def _fields_of(kind: type[LoadRecord | InputCounts], row: Row[Any]) -> dict[str, Any]:
-    """Return the fields of a record of this kind, by name, from a row with columns of the same
+    """Return the fields of a record of this kind, by name, from a row whose columns have the same
     names."""
     names = {f.name for f in fields(kind)}
     return {name: value for name, value in row._mapping.items() if name in names}

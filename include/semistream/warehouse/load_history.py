@@ -1,9 +1,10 @@
-"""The loads of an app, one after the other, and what is usual of them.
+"""The loads of an app, one after the other, and their usual values.
 
-A load is here what was read between two moments at which no tuple waited: a run of the app, which
-ends with a drain, or a part of a run that goes on. Of a single micro-batch, the share without
-master data would say little: its tuples without master data wait longest, and are finished in a
-later one. Loads that join unmatched tuples again, and batches that were taken out, are passed over.
+Here a load consists of everything that was read between two moments at which no tuple waited: a run
+of the app, which ends with a drain, or a part of a run that continues. The share without master
+data in a single micro-batch would say little, because its tuples without master data wait longest,
+and are finished in a later micro-batch. Loads that join unmatched tuples again, and batches that
+were taken out, are skipped.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ MISSING = (Reason.NO_MATCH, Reason.NULL_KEY, Reason.NO_PARTNER)
 
 @dataclass
 class Load:
-    """A load: its first and last commit, when the last one was committed (UTC), the tuples that it
-    has read, those that still wait, the longest wait of one for its master data (s), and by input
-    those finished, and those that have no row of the dimension or no partner."""
+    """A load: its first and last commit, the time of the last commit (UTC), the number of tuples
+    that it has read and that still wait, and the longest wait of a tuple for its master data
+    (seconds). By input: the number of finished tuples, and of tuples that have no row of the
+    dimension or no partner."""
 
     first: Position
     last: Position
@@ -55,13 +57,14 @@ class Load:
         return f"batch {first}" if first == last else f"batches {first} to {last}"
 
     def missing_share(self, of: str) -> float:
-        """Return the share of an input's finished tuples that have no row or partner."""
+        """Return the share of an input's finished tuples that have no row of the dimension or no
+        partner."""
         return self.missing[of] / self.finished[of] if self.finished[of] else 0.0
 
 
 class Band(NamedTuple):
-    """What is usual of a value: its median in earlier loads, and the distance from it within which
-    values are usual."""
+    """The usual range of a value: its median in earlier loads, and the distance from the median
+    within which values are usual."""
 
     median: float
     distance: float
@@ -69,8 +72,9 @@ class Band(NamedTuple):
 
     @classmethod
     def learn(cls, values: Sequence[float], least: float = 0.0) -> Self:
-        """Learn from at least one value. The distance is ``DEVIATIONS`` deviations, and not less
-        than ``least``; of fewer values than ``LEARNED_FROM`` it is ``least``."""
+        """Compute the usual range from at least one value. The distance is ``DEVIATIONS``
+        deviations, but at least ``least``. If there are fewer values than ``LEARNED_FROM``, it is
+        ``least``."""
         middle = median(values)
         deviation = NORMAL * median(abs(value - middle) for value in values)
         enough = len(values) >= LEARNED_FROM
@@ -86,7 +90,8 @@ class Band(NamedTuple):
 
 
 class Rise(NamedTuple):
-    """A load of which more tuples have no row of a dimension than of the loads before it."""
+    """A load in which a larger share of tuples has no row of a dimension than in the previous
+    loads."""
 
     role: str
     load: Load
@@ -108,9 +113,9 @@ class Rise(NamedTuple):
 def newest_rise(
     connection: Connection, app: str, role: str, after: Position | None, until: Position
 ) -> Rise | None:
-    """Return the newest load that ends after a position (None: any) of which the share of tuples
-    without a row is greater than the median of up to ``BEFORE`` loads before it, by more than is
-    usual and by more than ``RISE``; None if there is none."""
+    """Return the newest load after a position (None: of all loads) in which the share of tuples
+    without a row is unusually large: it exceeds the median of up to ``BEFORE`` previous loads by
+    more than the usual distance and by more than ``RISE``. Return None if there is none."""
     loads = [of for of in read_loads(connection, app, until) if of.finished[role] >= LEAST]
     for n in range(len(loads) - 1, 0, -1):
         if after is not None and loads[n].last <= after:
@@ -123,8 +128,8 @@ def newest_rise(
 
 
 def usual_weekday(loads: Sequence[Load], of: Load) -> list[Load]:
-    """Return those of earlier loads that ended on the same weekday as another one; all of them
-    unless these were enough loads, on enough days."""
+    """Return the earlier loads that ended on the same weekday as a load. If there are too few of
+    them, on too few days, return all earlier loads."""
     same = [e for e in loads if e.ended_at.weekday() == of.ended_at.weekday()]
     days = {e.ended_at.date() for e in same} - {of.ended_at.date()}
     return same if len(days) >= LEARNED_FROM else list(loads)
@@ -197,7 +202,7 @@ def _counts(connection: Connection, first: int, last: int) -> dict[Position, _Co
 
 
 def _cut(commits: Sequence[Row], counted: dict[Position, _Counts]) -> list[Load]:
-    """Cut commits, in order, into loads."""
+    """Divide commits, in order, into loads."""
     loads, open_ = list[Load](), dict[str, int]()
     waiting = 0
     for commit in commits:

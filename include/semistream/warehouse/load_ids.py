@@ -1,15 +1,15 @@
-"""The key of a load, ``load_id``: one integer that names app, batch, drain and partition.
+"""The key of a load, ``load_id``: one integer that identifies app, batch, drain and partition.
 
-A load is what one partition of one micro-batch, or of what follows it, writes. Its key is not
-drawn from a sequence but computed, in decimal digits, from the number that ``load_apps`` gives the
-app::
+A load consists of everything that one partition of a micro-batch, a drain or a resolving load
+writes. Its key is not drawn from a sequence but computed, in decimal digits, from the number that
+``load_apps`` gives the app::
 
     load_id = 3 000000012 0 0005        app number 3, batch 12, drain 0, partition 5
 
-Hence every attempt at a load, in whatever process and after whatever crash, has the same key, and
-the database itself refuses a second one. Rows can be written before their ledger row is. The loads
-of an app up to a batch are one range of the fact table's primary key. A row identifies its app,
-batch and partition even if its ledger row is lost.
+Hence every attempt at a load, in any process and after any crash, has the same key, and the
+database itself refuses a second one. Rows can be written before their ledger row. The loads of an
+app up to a batch are one range of the fact table's primary key. A row identifies its app, batch and
+partition even if its ledger row is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ APPS, BATCHES, PARTITIONS = 92_000, 10**9, 10**4
 
 
 def load_id(number: int, batch: int, drain: int, partition: int) -> int:
-    """Return the key of a load. number: of the app. Raises StateError for numbers that exceed the
-    key's digits."""
+    """Return the key of a load. number: the app's number. Raises StateError for numbers that exceed
+    the key's digits."""
     if not (
         0 < number < APPS
         and 0 <= batch < BATCHES
@@ -70,12 +70,12 @@ def batch_of(key: Any) -> Any:
 
 
 def drain_of(key: Any) -> Any:
-    """Return the Kind of a ``load_id``."""
+    """Return the Kind (batch, drain or resolving load) of a ``load_id``."""
     return _quotient(key, PARTITIONS) % KINDS
 
 
 def resolving(key: Any) -> Any:
-    """Return whether a ``load_id`` is that of a resolving load."""
+    """Return whether a ``load_id`` belongs to a resolving load."""
     return resolves(drain_of(key))
 
 

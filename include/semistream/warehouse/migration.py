@@ -1,18 +1,18 @@
-"""The migration of a warehouse of a former form: its ledger, and the indexes of its own tables.
-``create_all`` has added the columns that a table lacks.
+"""The migration of a warehouse from a former version: its ledger, and the indexes of its tables.
+``create_all`` has already added missing columns.
 
-A ledger may be of a form in which loads have no ``load_inputs``: formerly ``load_batches`` had the
-counts of a load's inputs in columns of its own: master, master_version and state_file, and as JSON
-texts rejected (by reason) and sides (of two streams).
+In a former version there is no ``load_inputs``. Instead, ``load_batches`` has columns for the
+counts of a load's inputs: master, master_version and state_file, and as JSON texts rejected (by
+reason) and sides (of two streams).
 
-SQLite does all in one transaction. In MySQL each statement about tables is a transaction of its
-own. Hence a column is renamed first, so that loads of the former version, which must be stopped,
-fail from then on; then ``load_inputs`` and ``load_rejections`` are filled, in one transaction; then
-the former columns are dropped, the renamed one last. The existing columns show which steps are
-done, so that after a crash at any point the next call goes on.
+SQLite does the migration in one transaction. In MySQL each statement about tables is a separate
+transaction. Hence a column is renamed first, so that loads of the former version, which must be
+stopped, fail from then on. Then ``load_inputs`` and ``load_rejections`` are filled, in one
+transaction. Then the former columns are dropped, the renamed one last. The existing columns show
+which steps are done, so that after a crash at any point the next call continues.
 
-An index is made last, as that of ``unmatched`` by key code, which is new. Rows of before have no
-code: they are found by a load that looks at all open rows.
+New indexes, such as that of ``unmatched`` by key code, are created last. Former rows have no key
+code. They are found by a load that examines all open rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ LOCK = "semistream_migration"
 
 
 def migrate(engine: Engine) -> None:
-    """Bring a warehouse of a former form into the present one; return at once if it has it."""
+    """Migrate a warehouse from a former version to the present one. Return at once if it is up to
+    date."""
     with engine.connect() as connection:
         if not _former_columns(connection) and not _lacking_indexes(connection):
             return
@@ -68,7 +69,7 @@ def _former_columns(connection: Connection) -> set[str]:
 
 
 def _lacking_indexes(connection: Connection) -> list[Index]:
-    """Return the indexes of ``unmatched`` that the existing table does not have."""
+    """Return the indexes of ``unmatched`` that the existing table lacks."""
     found = inspect(connection)
     if not found.has_table(unmatched.name):
         return []
@@ -81,8 +82,8 @@ def _alter(connection: Connection, change: str) -> None:
 
 
 def _fill(connection: Connection) -> None:
-    """Write the inputs of all loads, and how many keys each has closed. The next statement about
-    tables commits this."""
+    """Write the inputs of all loads, and how many keys each load has closed. They are committed by
+    the next statement about tables."""
     former = Table(load_batches.name, MetaData(), autoload_with=connection)
     connection.execute(load_rejections.delete())
     connection.execute(load_inputs.delete())
@@ -108,8 +109,8 @@ def _fill(connection: Connection) -> None:
 
 
 def _inputs(row: Row) -> Iterator[InputCounts]:
-    """Yield the inputs of a load of the former form: its master as a role of the same name, or two
-    streams."""
+    """Yield the inputs of a load of the former version. They are its master, as a role of the same
+    name, or two streams."""
     if not row.sides:
         yield InputCounts(
             row.master,

@@ -1,8 +1,8 @@
-"""The combined result of all verifications of an app, and which of their failures are still open.
+"""The combined result of all verifications of an app, and the failures that are still open.
 
 A failure stays open until a later verification that covers all of the same batches succeeds. Until
-then nothing after the beginning of the failed batches counts as proven, however many later batches
-were verified.
+then nothing after the beginning of the failed batches counts as proven, even if later batches were
+verified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semistream.warehouse.schema import load_commits, quality_runs
 
 @dataclass(frozen=True)
 class Run:
-    """A verification of the batches after ``first`` up to ``last``."""
+    """A verification of the batches after ``first`` and up to ``last``."""
 
     first: Position
     last: Position
@@ -58,8 +58,8 @@ class Proof:
         return not self.failures and self.until >= self.last
 
     def __str__(self) -> str:
-        """Return which batches are complete, since when and by which checks, or else what is not
-        complete."""
+        """Return a sentence: which batches are complete, since when and by which checks; or what is
+        not complete."""
         at = "{:%Y-%m-%d %H:%M} UTC".format
         if self.failures:
             run = self.failures[0]
@@ -73,7 +73,7 @@ class Proof:
 
 
 def read_proof(connection: sa.Connection, app: str) -> Proof | None:
-    """Return the proof of an app for the fact table that it loads now; None if it has committed
+    """Return the proof of an app for its present fact table; None if the app has committed
     nothing."""
     c, q = load_commits.c, quality_runs.c
     commit = connection.execute(

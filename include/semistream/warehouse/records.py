@@ -1,5 +1,5 @@
-"""The records of the ledger: what a task reports of its load, what the ledger stores of it, and
-what summary, status, page and proof read."""
+"""The records of the ledger: a task reports one for its load, the ledger stores it, and summary,
+status, page and proof read it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from semistream.reasons import Reason
 
 
 def unaccounted(counts: Any) -> Any:
-    """Return how many tuples are not accounted for: each is matched, unmatched or still waiting.
+    """Return how many tuples are not accounted for. Each tuple must be matched, unmatched or still
+    waiting.
 
-    counts: of a load or of one of its inputs, as a record or as the columns of a table.
+    counts: the counts of a load or of one of its inputs, as a record or as the columns of a table.
     """
     return (
         counts.waiting_before
@@ -33,19 +34,19 @@ def unaccounted(counts: Any) -> Any:
 
 @dataclass(frozen=True)
 class InputCounts:
-    """The counts of one input of a load: of a role of a dimension, or of one of two streams.
+    """The counts of one input of a load, which is a dimension in a role, or one of two streams.
 
-    role: of the dimension, or "left" or "right"; dimension, version: the master data, empty for a
+    role: the dimension's role, or "left" or "right"; dimension, version: the master data, "" for a
     stream; resolved: tuples that a resolving load has taken from ``unmatched``; rejected: the
-    unmatched tuples by reason; on_disk: a part of ``waiting``; state_file: the join state after the
-    load, one file for both of two streams. Cache hits and bytes read are 0 for a stream: what two
-    streams read from disk is known in all only.
+    unmatched tuples by reason; on_disk: the part of ``waiting`` that is on disk; state_file: the
+    join state after the load; two streams share one file. Cache hits and bytes read are 0 for a
+    stream, because the bytes that two streams read from disk are known only in total.
 
-    Of several roles: missed: those of the matched tuples that a left join has let pass without a
-    row of the dimension; passed: the rows that the next role reads, None: one for each matched
-    tuple.
+    missed, passed: for several roles. missed: the part of the matched tuples that a left join has
+    passed on without a row of the dimension; passed: the rows that the next role reads, None for
+    one row per matched tuple.
 
-    inferred: rows of the fact table that name an inferred member of the dimension.
+    inferred: rows of the fact table that have an inferred member of the dimension.
     """
 
     role: str
@@ -70,7 +71,7 @@ class InputCounts:
         return sum(self.rejected.values())
 
     def without_tuples(self) -> InputCounts:
-        """Return the counts of a next load that reads and finishes nothing."""
+        """Return the counts of a following load that reads and finishes no tuples."""
         return replace(
             self,
             waiting_before=self.waiting,
@@ -88,13 +89,14 @@ class InputCounts:
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """The record of a load, which is a partition of a batch or of what follows it.
+    """The record of a load, which is a partition of a batch, a drain or a resolving load.
 
-    rows_read, resolved, matched, output_rows: of the whole load, as a second dimension reads what
-    the first has let pass; cache_hits: of several dimensions the mean; see ``schema.load_batches``
-    for the other fields. closed: the number of keys whose totals the load has written, None if the
-    job has no totals. Not stored: prepared, what the sink's ``commit`` needs to know; read_seconds
-    and task_seconds, which the task spent on reading its tuples, and in all.
+    rows_read, resolved, matched, output_rows: counts of the whole load, because a second dimension
+    reads only what the first one has passed on; cache_hits: with several dimensions their mean; see
+    ``schema.load_batches`` for the other fields. closed: the number of keys whose totals the load
+    has written, None if the job has no totals. Not stored: prepared, the data for the sink's
+    ``commit``; read_seconds and task_seconds, the time that the task spent on reading its tuples,
+    and in total.
     """
 
     app: str
@@ -152,7 +154,8 @@ class LoadRecord:
 
     @property
     def state_files(self) -> tuple[str, ...]:
-        """The join states after the load: one a role, or one of two streams."""
+        """The files of the join states after the load: one for each role, or one for two
+        streams."""
         return tuple(dict.fromkeys(i.state_file for i in self.inputs if i.state_file))
 
     def to_json(self) -> str:
@@ -163,7 +166,7 @@ class LoadRecord:
         return _RECORD.validate_json(text)
 
     def without_tuples(self, batch: int) -> LoadRecord:
-        """Return the record of a next batch that reads and finishes nothing."""
+        """Return the record of a following batch that reads and finishes no tuples."""
         return LoadRecord(
             self.app,
             batch,
@@ -185,8 +188,8 @@ class LoadRecord:
 
 @dataclass(frozen=True)
 class Commit:
-    """The record of a batch, or of what follows it, all of whose partitions are loaded: a row of
-    ``load_commits``, whose columns these are, and the batch's files."""
+    """The record of a batch, a drain or a resolving load, all of whose partitions are loaded: the
+    columns of its row of ``load_commits``, and the batch's files."""
 
     app: str
     batch: int
@@ -214,7 +217,7 @@ def waiting_by_role(loads: Iterable[LoadRecord]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Intent:
-    """A commit that is to be made, with the records of its loads."""
+    """A commit that will be made, with the records of its loads."""
 
     commit: Commit
     loads: Sequence[LoadRecord]

@@ -38,10 +38,10 @@ LEDGER = (
 
 
 def rows_of(connection: Connection, app: str, holds: Callable[[str], bool]) -> dict[str, int]:
-    """Count the rows of each table that belong to an app; tables without any are left out.
+    """Count the rows of each table that belong to an app. Tables without such rows are left out.
 
-    holds: tells whether a sink has rows of the app outside the warehouse. Raises ConfigError if one
-    has, because this does not change them.
+    holds: a function that returns whether a sink has rows of the app outside the warehouse. Raises
+    ConfigError if one has, because this module does not change those rows.
     """
     counts = {
         table.name: connection.scalar(select(func.count()).select_from(table).where(mine)) or 0
@@ -51,11 +51,11 @@ def rows_of(connection: Connection, app: str, holds: Callable[[str], bool]) -> d
 
 
 def remove_rows(connection: Connection, app: str, holds: Callable[[str], bool]) -> None:
-    """Delete an app's rows within the connection's transaction. Raises ConfigError as ``rows_of``
-    does.
+    """Delete an app's rows within the connection's transaction. Raises ConfigError like
+    ``rows_of``.
 
-    The app keeps its number in ``load_apps``, so that no other app's rows can be mistaken for its
-    own.
+    The app keeps its number in ``load_apps``, so that the rows of another app cannot be mistaken
+    for its rows.
     """
     for table, mine in _rows(connection, app, holds):
         connection.execute(table.delete().where(mine))

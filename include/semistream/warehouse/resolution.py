@@ -1,8 +1,8 @@
-"""The open rows of ``unmatched``, and the mark of those that a resolving load has joined again.
+"""The open rows of ``unmatched``, and the marking of rows that a resolving load has joined again.
 
-A row is open until a load has joined its tuple again with another result. That load then has the
-tuple, as facts or as a row of ``unmatched``, and the former row names it as ``resolved_by``, set in
-the load's transaction. So a tuple is in one place at every moment.
+A row is open until a load has joined its tuple again with a changed result. That load then has the
+tuple, as facts or as a row of ``unmatched``. In the load's transaction, the former row's
+``resolved_by`` is set to that load. So a tuple is in one place at every moment.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ COLUMNS = [
 
 
 def open_rows(number: int) -> ColumnElement[bool]:
-    """Return the condition for the open rows of an app. number: of the app in its load_ids."""
+    """Return the condition for the open rows of an app. number: the app's number in its
+    load_ids."""
     return and_(unmatched.c.load_id.between(*app_loads(number)), unmatched.c.resolved_by.is_(None))
 
 
 def mark_resolved(connection: Connection, load: int, origins: Iterable[pa.RecordBatch]) -> None:
-    """Mark rows of ``unmatched``, named by batches of ``ORIGINS``, as resolved by a load. Raises
-    StateError if one of them is not open, so that the transaction is rolled back."""
+    """Mark rows of ``unmatched``, identified by batches of ``ORIGINS``, as resolved by a load.
+    Raises StateError if one of them is not open, so that the transaction is rolled back."""
     u = unmatched.c
     for batch in origins:
         rows = defaultdict[int, list[int]](list)
@@ -55,8 +56,8 @@ def mark_resolved(connection: Connection, load: int, origins: Iterable[pa.Record
 def with_keys(
     connection: Connection, number: int, where: ColumnElement[bool], codes: Sequence[int]
 ) -> Iterator[Sequence[Row]]:
-    """Yield the open rows, ``COLUMNS``, of an app that have one of these key codes, and for which a
-    condition holds."""
+    """Yield the open rows of an app that have one of these key codes and satisfy a condition, with
+    the columns ``COLUMNS``."""
     u, mine = unmatched.c, and_(open_rows(number), where)
     for first in range(0, len(codes), AT_ONCE):
         some = codes[first : first + AT_ONCE]
@@ -66,8 +67,8 @@ def with_keys(
 def all_open(
     connection: Connection, number: int, where: ColumnElement[bool]
 ) -> Iterator[Sequence[Row]]:
-    """Yield the open rows, ``COLUMNS``, of an app for which a condition holds, in the order of
-    their keys."""
+    """Yield the open rows of an app that satisfy a condition, in the order of their keys, with the
+    columns ``COLUMNS``."""
     u = unmatched.c
     rows = select(*COLUMNS).where(open_rows(number), where).order_by(u.load_id, u.load_row)
     yield from connection.execution_options(yield_per=AT_ONCE).execute(rows).partitions(AT_ONCE)
@@ -76,7 +77,7 @@ def all_open(
 def by_key(
     connection: Connection, number: int, keys: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, int], Row]:
-    """Return the rows, ``COLUMNS``, of an app with these keys, open or not."""
+    """Return the rows of an app with these keys, open or not, with the columns ``COLUMNS``."""
     u, found = unmatched.c, dict[tuple[int, int], Row]()
     mine = u.load_id.between(*app_loads(number))
     for first in range(0, len(keys), AT_ONCE):

@@ -1,12 +1,13 @@
-"""The warehouse's own tables. ``tables.py`` makes dimension and fact tables from a job's schemas.
+"""The tables that every warehouse has. ``tables.py`` creates dimension and fact tables from a job's
+schemas.
 
 A load is a partition of a batch. Everything that it writes has its ``load_id`` (see ``load_ids``).
 Rows of facts and of ``unmatched`` also have their number in the load, ``load_row``; both columns
 together are the primary key of these tables. ``load_batches`` has one row per load, written in the
-same transaction as the load's rows: whoever commits it first has loaded that partition of that
-batch, and a second attempt finds the row and writes nothing. ``load_inputs`` has the counts of each
-of the load's inputs, ``load_rejections`` these by reason. A row of ``load_commits`` says that all
-partitions of a batch are loaded.
+same transaction as the load's rows. The first attempt that commits this row has loaded that
+partition of that batch, and a second attempt finds the row and writes nothing. ``load_inputs`` has
+the counts of each of the load's inputs, ``load_rejections`` the same counts by reason. A row of
+``load_commits`` says that all partitions of a batch are loaded.
 """
 
 from sqlalchemy import (
@@ -42,7 +43,7 @@ def row_key() -> list[Column]:
 
 
 def _resolved() -> Column:
-    """Return the column of the tuples that a load has taken from ``unmatched``."""
+    """Return the column with the number of tuples that a load has taken from ``unmatched``."""
     return Column("resolved", BigInteger, nullable=False, server_default="0")
 
 

@@ -1,4 +1,4 @@
-"""Dimension and fact tables, made from a job's schemas."""
+"""Dimension and fact tables, created from a job's schemas."""
 
 from __future__ import annotations
 
@@ -58,10 +58,11 @@ def dimension_table(
     inferred: bool = False,
 ) -> Table:
     """Return ``dim_<name>``: a surrogate key, then the columns of ``schema``; unique on the
-    business key, indexed on each join key. unknown_member: a row may be without a business key;
-    inferred: rows may be inferred members, and have a column ``IS_INFERRED``.
+    business key, indexed on each join key. unknown_member: whether a row may be without a business
+    key; inferred: whether rows may be inferred members, which are marked by a column
+    ``IS_INFERRED``.
 
-    Raises ConfigError for a missing key column, or a column named like the surrogate key or like
+    Raises ConfigError for a missing key column, or a column with the name of the surrogate key or
     ``IS_INFERRED``.
     """
     keys = {*business_key, *(c for key in join_keys for c in key)}
@@ -111,11 +112,11 @@ def fact_table(
     """Return a job's fact table: the stream's columns, the surrogate keys of its roles, the added
     columns of their dimensions, and the row's key.
 
-    added: the dimensions' columns, named as in the join's output. For a join of two streams there
-    are no surrogate keys, and added are the right stream's columns. The primary key is
-    ``schema.row_key``. index_ids: add an index on the id columns; keys: columns to index, because
-    rows are looked up by them. Raises ConfigError for a missing id column, or for a name that
-    occurs twice.
+    added: the dimensions' columns, with their names in the join's output. A join of two streams has
+    no surrogate keys, and ``added`` contains the right stream's columns. The primary key is
+    ``schema.row_key``. index_ids: whether to add an index on the id columns; keys: columns to
+    index, because rows are looked up by them. Raises ConfigError for a missing id column, or for a
+    name that occurs twice.
     """
     _avoid((*ROW_KEY, *surrogates), stream)
     added = pa.schema([f for f in added if f.name not in surrogates])
@@ -141,8 +142,8 @@ def fact_table(
 def ensure(engine: Engine, table: Table) -> Table:
     """Create the table, or check that the existing one has its columns, and add missing indexes.
 
-    An index of the existing table that ``table`` does not have stays. Raises ConfigError that names
-    the column that does not fit, or what the database does not accept.
+    Other indexes of the existing table are kept. Raises ConfigError that names the column that does
+    not fit, or what the database does not accept.
     """
     system = system_of(engine)
     system.check_table(inspect(engine).dialect, table)
@@ -178,8 +179,8 @@ def ensure(engine: Engine, table: Table) -> Table:
 
 
 def create_missing(engine: Engine, tables: Sequence[Table]) -> None:
-    """Create those of the tables, all of one metadata, that do not exist. Other processes may do so
-    at the same time."""
+    """Create the missing ones of these tables, all of which belong to one metadata. Other processes
+    may do so at the same time."""
     missing = _missing(engine, tables)
     while missing:
         try:
@@ -210,8 +211,8 @@ def fact_tables(inspector: Inspector) -> list[str]:
 def existing_table(
     bind: Engine | Connection, name: str, keys: Mapping[str, str] | None = None
 ) -> Table:
-    """Return an existing table or view. keys: names by which ``Table.c`` has some of its columns.
-    Raises ConfigError if there is none."""
+    """Return an existing table or view. keys: for some of its columns, the name under which
+    ``Table.c`` has them. Raises ConfigError if there is no such table."""
 
     def reflected(inspector: Any, _table: Table, column: Any) -> None:
         column["name"] = quoted(system_of(inspector.dialect).reflected(column["name"]))
@@ -232,14 +233,14 @@ def existing_table(
 
 
 def quoted(name: str) -> quoted_name:
-    """Return a column's name that is always quoted: SQLAlchemy does not know every reserved word of
-    every version."""
+    """Return a column's name that is always quoted, because SQLAlchemy does not know every reserved
+    word of every database version."""
     return quoted_name(name, True)
 
 
 def copied_columns(fact: Table, dimension: Table, role: Role) -> dict[str, str]:
-    """Return the columns that the join added: fact column -> dimension column. A name that the
-    stream has too was added as ROLE_name."""
+    """Return the columns that the join added: by fact column, the dimension column. If the stream
+    also has a column of this name, the added column is called ROLE_name."""
     names = role.columns or {
         c.key: c.key for c in dimension.columns if c.key not in (*role.on.values(), IS_INFERRED)
     }

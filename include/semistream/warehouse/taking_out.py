@@ -1,11 +1,11 @@
-"""The taking out of whole batches: their rows are deleted, and the ledger has them as batches that
-have read nothing.
+"""The removal of whole batches from a load. Their rows are deleted, and in the ledger they become
+batches that have read nothing.
 
-A tuple that waited has become a fact, or an unmatched tuple, in a later load than the one that read
-it. So what is taken out is a *stretch*: all commits between two moments at which nothing waited.
-All rows of its loads are of tuples that it has read, and all tuples that it has read are in its
-loads, or in resolving loads that have joined them again: these go with it. The batches keep their
-numbers, by which Spark and the checkpoint know them.
+A tuple that waited becomes a fact, or an unmatched tuple, in a later load than the one that read
+it. Therefore a whole *stretch* is taken out: all commits between two moments at which no tuple
+waited. All rows of its loads belong to tuples that the stretch has read. All tuples that it has
+read are in its loads, or in resolving loads that have joined them again; these resolving loads are
+taken out, too. The batches keep their numbers, by which Spark and the checkpoint know them.
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ NOTHING_OF_INPUT = (
 
 
 class Stretch(NamedTuple):
-    """The commits after ``first``, a position at which nothing waited, up to ``last``, after which
-    nothing waits, unless it is the newest commit."""
+    """The commits after ``first`` and up to ``last``. After both positions no tuple waits, except
+    that tuples may wait after the newest commit."""
 
     first: Position
     last: Position
 
     @classmethod
     def only(cls, at: Position) -> Stretch:
-        """Return the part of a stretch that is one commit."""
+        """Return a stretch of a single commit, for conditions on its loads."""
         return cls((at[0], at[1] - 1), at)
 
     def holds(self, at: Position) -> bool:
         return self.first < at <= self.last
 
     def loads(self, number: int) -> tuple[int, int]:
-        """Return the least and the greatest load_id of the stretch. number: of the app."""
+        """Return the least and the greatest load_id of the stretch. number: the app's number."""
         return last_load(number, self.first) + 1, last_load(number, self.last)
 
 
 class Content(NamedTuple):
-    """What stretches hold. facts: rows of the fact table; batches: those with files; commits: rows
-    of ``load_commits``."""
+    """The content of stretches. facts: the number of rows of the fact table; batches: the batches
+    with files; commits: the rows of ``load_commits``."""
 
     facts: int
     unmatched: int
@@ -92,7 +92,7 @@ class Content(NamedTuple):
 
 
 def stretches(connection: Connection, app: str) -> list[Stretch]:
-    """Return the stretches of an app's loads, in order. After the last one tuples may wait."""
+    """Return the stretches of an app's loads, in order. Tuples may wait after the last stretch."""
     b = load_batches.c
     counted = connection.execute(
         select(b.batch, b.drain, func.sum(b.waiting))
@@ -106,9 +106,9 @@ def stretches(connection: Connection, app: str) -> list[Stretch]:
 
 
 def with_resolving(connection: Connection, app: str, of: Sequence[Stretch]) -> list[Stretch]:
-    """Return stretches of an app with those of the loads that have joined their tuples again, in
-    order. Raises ConfigError if such a load has joined tuples of other stretches, too: these would
-    be in no load."""
+    """Return these stretches of an app together with the stretches of loads that have joined their
+    tuples again, in order. Raises ConfigError if such a load has also joined tuples of other
+    stretches, because these tuples would then be in no load."""
     number, u, every = app_number(connection, app) or 0, unmatched.c, stretches(connection, app)
     chosen = set(of)
     while True:
@@ -136,7 +136,7 @@ def with_resolving(connection: Connection, app: str, of: Sequence[Stretch]) -> l
 
 
 def _resolving(connection: Connection, app: str, of: Iterable[Stretch]) -> list[Position]:
-    """Return the positions of the resolving loads in stretches."""
+    """Return the positions of the resolving loads in these stretches."""
     c = load_commits.c
     found = connection.execute(
         select(c.batch, c.drain)
@@ -147,7 +147,7 @@ def _resolving(connection: Connection, app: str, of: Iterable[Stretch]) -> list[
 
 
 def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:
-    """Return what stretches of an app hold."""
+    """Return the content of these stretches of an app."""
     b, c, number = load_batches.c, load_commits.c, app_number(connection, app) or 0
     sums = [
         func.coalesce(func.sum(column), 0) for column in (b.output_rows, b.unmatched, b.rows_read)
@@ -163,11 +163,11 @@ def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:
 
 
 def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: float | None) -> None:
-    """Take stretches of an app out of the warehouse, within the connection's transaction. To repeat
-    it is harmless.
+    """Take stretches of an app out of the warehouse, within the connection's transaction. A
+    repeated call is harmless.
 
-    Verifications of these batches count no more. listed: a time, in s since 1970, before which the
-    source had none of the files that were taken out; None: unknown.
+    Verifications of these batches no longer count. listed: a time, in seconds since 1970, before
+    which the source had none of the files that were taken out; None if unknown.
     """
     b, c, i, f, q = load_batches.c, load_commits.c, load_inputs.c, load_files.c, quality_runs.c
     number, now = app_number(connection, app) or 0, utc_now().isoformat()
@@ -222,12 +222,13 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
 
 
 def _taken_out(offsets: dict[str, Any], at: str) -> dict[str, Any]:
-    """Return the ``source_offsets`` of a batch whose files were taken out. at: when, UTC."""
+    """Return the ``source_offsets`` of a batch whose files were taken out. at: the time of the
+    removal, UTC."""
     return offsets | ({"files": 0} if "files" in offsets else {}) | {"taken_out": at}
 
 
 def _within(stretch: Stretch, of: Any) -> ColumnElement[bool]:
-    """Return the condition for rows, with batch and drain, of a stretch."""
+    """Return the condition for rows, with batch and drain, that belong to a stretch."""
     at = _number(of.batch, of.drain)
     return and_(at > _number(*stretch.first), at <= _number(*stretch.last))
 

@@ -1,5 +1,5 @@
-"""The totals of each app over the whole load ledger. A commit changes only when it is taken out, so
-that only commits newer than the last look are read."""
+"""The totals of each app over the whole load ledger. Commits change only when they are taken out,
+so that only commits after the last reading need to be read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ WAIT = "wait_longest"  # s, the longest of a tuple
 
 @dataclass(frozen=True)
 class Totals:
-    """The totals of all that an app has committed, up to its newest commit (batch, drain). Memory
-    in bytes; committed_at in UTC. unmatched: also those that were resolved since."""
+    """The totals of everything that an app has committed, up to its newest commit (batch, drain).
+    Memory is in bytes; committed_at is UTC. unmatched: includes tuples that have been resolved
+    since."""
 
     app: str
     batch: int = -1
@@ -47,16 +48,16 @@ class Totals:
 
     @property
     def open(self) -> int:
-        """The tuples that are unmatched still. With those that are facts, and those that wait, they
-        are all that were read."""
+        """The number of tuples that are still unmatched. All tuples that were read are facts,
+        waiting, or still unmatched."""
         return self.unmatched - self.resolved
 
 
 def read_totals(
     connection: Connection, app: str | None = None, known: Mapping[str, Totals] | None = None
 ) -> dict[str, Totals]:
-    """Return the totals of one app, or of all, by app. known: an earlier result, which is brought
-    up to date."""
+    """Return, by app, the totals of one app or of all apps. known: an earlier result, which is
+    updated."""
     c, known = load_commits.c, known or {}
     resets = func.coalesce(load_apps.c.resets, 0).label("resets")
     newest = (
@@ -80,7 +81,8 @@ def read_totals(
 
 
 def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
-    """Return the totals up to a commit."""
+    """Return the totals up to the commit ``last``. known: earlier totals, to which the later
+    commits are added."""
     position = ("batch", "drain", "committed_at")
     if known.resets != last.resets:
         known = Totals(last.app)
@@ -146,5 +148,5 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
 
 
 def _integer(total: int | Decimal | None) -> int:
-    """Convert a sum to an integer: MySQL's sums are decimals, and a sum of no rows is null."""
+    """Convert a sum to an integer. MySQL's sums are decimals, and a sum of no rows is null."""
     return int(total or 0)

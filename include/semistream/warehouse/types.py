@@ -36,7 +36,7 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, in days si
 class KeyString(types.TypeDecorator):
     """A string that is compared byte by byte, on every database.
 
-    MySQL's default collations take 'a', 'A' and 'a ' for equal, so that a join on such a key would
+    MySQL's default collations regard 'a', 'A' and 'a ' as equal, so that a join on such a key would
     be wrong.
     """
 
@@ -62,8 +62,8 @@ class LongString(types.TypeDecorator):
 
 
 class ExactDecimal(types.TypeDecorator):
-    """A decimal that keeps every digit. A database that stores decimals as doubles keeps long ones
-    as text."""
+    """A decimal that keeps every digit. If a database stores decimals as doubles, long ones are
+    stored as text."""
 
     impl = Numeric
     cache_ok = True
@@ -129,7 +129,8 @@ ARROW_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
 
 
 def sql_type(field: pa.Field, key: bool = False) -> Any:
-    """Return the column type of an Arrow field in a stored schema. key: the column is indexed."""
+    """Return the column type for an Arrow field in a stored schema. key: whether the column is
+    indexed."""
     k = field.type
     if (made := next((make for test, make in SQL_TYPES if test(k)), None)) is not None:
         return made()
@@ -169,8 +170,8 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def arrow_type(name: str, kind: Any) -> pa.DataType:
-    """Return the Arrow type of a column of an existing table. Raises ConfigError for a type that
-    has none."""
+    """Return the Arrow type for a column of an existing table. Raises ConfigError for a type
+    without an Arrow type."""
     if isinstance(kind, ExactDecimal):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.TypeDecorator):
@@ -209,8 +210,8 @@ def outside_years(column: pa.Array) -> pa.Array:
 
 
 def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows as ``to_pylist`` does, but with dates and times outside the years 1 to 9999
-    as texts, because Python cannot represent them."""
+    """Return the rows like ``to_pylist``, but with dates and times outside the years 1 to 9999 as
+    texts, because Python cannot represent them."""
     columns, texts = list(rows.columns), list[tuple[int, str, str]]()
     for c, (name, column) in enumerate(zip(rows.schema.names, columns, strict=True)):
         outside = outside_years(column)

@@ -1,4 +1,5 @@
-"""The open unmatched tuples of an app, grouped by reason, role and key: SQL only."""
+"""The open unmatched tuples of an app, grouped by reason, role and key. This module uses only
+SQL."""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ ROWS = 10_000  # fetched at a time
 
 
 class Kind(NamedTuple):
-    """Unmatched tuples of one reason. role: in which they have no row of a dimension, or "left" or
-    "right" of two streams; empty where they met none."""
+    """Unmatched tuples of one reason. role: the role in which they have no row of a dimension, or
+    "left" or "right" for one of two streams; "" if the tuples reached no role."""
 
     reason: str
     role: str = ""
 
 
 class Group(NamedTuple):
-    """Unmatched tuples of a kind with one key. key: its values, in the order of the columns;
-    newest: the load_id of the newest ones."""
+    """Unmatched tuples of a kind with the same key. key: its values, in the order of the columns;
+    newest: the load_id of the newest such tuples."""
 
     key: tuple[Any, ...]
     tuples: int
@@ -37,7 +38,7 @@ class Group(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of ``unmatched``, its tuple as a dict."""
+    """A row of ``unmatched``, with its tuple as a dict."""
 
     load_id: int
     load_row: int
@@ -46,7 +47,8 @@ class Row(NamedTuple):
 
 
 def kinds_of(connection: Connection, app: str) -> list[Kind]:
-    """Return the reasons and roles of an app's unmatched tuples, as the ledger has them."""
+    """Return the kinds of an app's unmatched tuples, each a reason and a role, according to the
+    ledger."""
     r = load_rejections.c
     found = connection.execute(
         select(r.reason, r.role).where(r.load_id.between(*_committed(connection, app))).distinct()
@@ -60,8 +62,8 @@ def kinds_of(connection: Connection, app: str) -> list[Kind]:
 
 
 def is_of(connection: Connection, app: str, kind: Kind | None = None) -> ColumnElement[bool]:
-    """Return the condition for an app's open rows of ``unmatched``, of all kinds or of one, without
-    those of a batch that is not committed yet."""
+    """Return the condition for an app's open rows of ``unmatched``, of all kinds or of one. Rows of
+    a batch that is not committed yet are excluded."""
     u = unmatched.c
     mine = and_(u.load_id.between(*_committed(connection, app)), u.resolved_by.is_(None))
     if kind is None:
@@ -74,10 +76,12 @@ def is_of(connection: Connection, app: str, kind: Kind | None = None) -> ColumnE
 def groups_of(
     connection: Connection, app: str, kind: Kind, columns: Sequence[str], most: int | None
 ) -> Iterator[Group]:
-    """Yield the keys of a kind's tuples, the most frequent first: at most so many, None: all.
+    """Yield the keys of a kind's tuples, the most frequent first. most: the largest number of keys,
+    None for all.
 
-    columns: of the tuples, which make the key; without any, all tuples have one key. The database
-    groups, so that memory grows neither with the tuples nor with their keys.
+    columns: the columns of the tuples that form the key; without columns, all tuples have the same
+    key. The database does the grouping, so that memory grows neither with the tuples nor with their
+    keys.
     """
     u, texts = unmatched.c, _texts(connection, columns)
     tuples = func.count().label("tuples")
@@ -113,7 +117,7 @@ def count_of(
 def examples_of(
     connection: Connection, app: str, kind: Kind, columns: Sequence[str], groups: Iterable[Group]
 ) -> dict[tuple[Any, ...], Row]:
-    """Return a tuple of each group, of its newest load, by its key."""
+    """Return by key one tuple of each group, from the group's newest load."""
     wanted: dict[int, set[tuple[Any, ...]]] = {}
     for group in groups:
         wanted.setdefault(group.newest, set()).add(group.key)
@@ -149,8 +153,8 @@ def _committed(connection: Connection, app: str) -> tuple[int, int]:
 
 
 def _texts(connection: Connection, columns: Sequence[str]) -> list[Any]:
-    """Return these columns of the tuples as JSON texts, labelled. A column that a tuple of a former
-    schema lacks is null."""
+    """Return SQL expressions for these columns of the tuples as JSON texts, with labels. If a tuple
+    has a former schema that lacks a column, the column is null."""
     value = system_of(connection).json_value
     return [
         func.coalesce(value(unmatched.c.tuple, name), "null").label(f"key_{n}")

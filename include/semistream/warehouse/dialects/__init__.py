@@ -1,4 +1,4 @@
-"""The database systems that a warehouse can use: one file and one line here for each."""
+"""The database systems that a warehouse can use. Each has a module, and a line in this registry."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SYSTEMS: list[System] = [Sqlite(), Mysql()]
 
 
 def system_of(of: Engine | Connection | Dialect) -> System:
-    """Return the system of an engine, a connection or a dialect. The dialect of no database, with
-    which SQLAlchemy shows types, has SQLite's."""
+    """Return the system of an engine, a connection or a dialect. SQLAlchemy's default dialect,
+    which it uses to show types without a database, counts as SQLite."""
     dialect = of if isinstance(of, Dialect) else of.dialect
     return next((s for s in SYSTEMS if dialect.name in s.names), SYSTEMS[0])
 
@@ -70,7 +70,7 @@ def connect(url: str) -> Engine:
 
 @contextmanager
 def said(of: Engine | Connection, table: str) -> Iterator[None]:
-    """Raise ConfigError in place of the error of a database that has no room for a table's columns
+    """Raise ConfigError instead of the error of a database that has no room for a table's columns
     or for one of its rows."""
     try:
         yield
@@ -82,7 +82,7 @@ def said(of: Engine | Connection, table: str) -> Iterator[None]:
 
 
 def table_options(*, clustered: bool = False, numbered: bool = False) -> dict[str, Any]:
-    """Return the options of a new table, for whichever system it is made in; see ``System``."""
+    """Return the options of a new table for all systems; see ``System``."""
     return {
         name: value
         for system in SYSTEMS
@@ -91,7 +91,7 @@ def table_options(*, clustered: bool = False, numbered: bool = False) -> dict[st
 
 
 def index_options(long: Collection[str], length: int) -> dict[str, Any]:
-    """Return the options of a new index, for whichever system it is made in; see ``System``."""
+    """Return the options of a new index for all systems; see ``System``."""
     return {
         name: value
         for system in SYSTEMS
@@ -100,7 +100,7 @@ def index_options(long: Collection[str], length: int) -> dict[str, Any]:
 
 
 def name_length() -> int:
-    """Return the most characters that the name of an index has in every system."""
+    """Return the largest number of characters that all systems allow in the name of an index."""
     return min(system.name_length for system in SYSTEMS)
 
 

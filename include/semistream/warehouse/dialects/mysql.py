@@ -137,7 +137,7 @@ class Mysql:
     def fetch(
         self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give a query's rows. Rows that are too long to be sent as one text come last."""
+        """Yield a query's rows. Rows that are too long to be sent as one text come last."""
         return _fetch(connection, query, schema, rows)
 
     def fetch_texts(
@@ -153,8 +153,8 @@ class Mysql:
         )
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the values that MySQL returns after these were written. A 32-bit float is written
-        as its shortest text."""
+        """Return the values that MySQL returns after storing these values. A 32-bit float is stored
+        by way of its shortest text."""
         kind = column.type
         if not pa.types.is_floating(kind):
             return column
@@ -199,11 +199,11 @@ class Mysql:
         return pa.float32() if isinstance(kind, mysql.FLOAT) else None
 
     def table_options(self, clustered: bool, numbered: bool) -> dict[str, Any]:
-        """Return the same options for every table: InnoDB clusters all of them."""
+        """Return the same options for every table, because InnoDB clusters all tables."""
         return {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 
     def index_options(self, long: Collection[str], length: int) -> dict[str, Any]:
-        """Return the option to index the beginning of long texts only."""
+        """Return the option by which only the beginning of long texts is indexed."""
         return {f"{name}_length": dict.fromkeys(long, length) for name in self.names if long}
 
     def reflected(self, name: str) -> str:
@@ -249,7 +249,7 @@ class Mysql:
         return func.json_extract(document, f"$.{json.dumps(name)}", type_=types.Text())
 
     def analyze(self, connection: Connection, table: Table) -> None:
-        """Do nothing: MySQL keeps its row statistics by itself."""
+        """Do nothing, because MySQL updates its row statistics itself."""
 
     def drop_temporary(self, connection: Connection, table: Table) -> None:
         # plain DROP TABLE would commit the transaction
@@ -257,8 +257,8 @@ class Mysql:
 
     @contextmanager
     def alone(self, engine: Engine, name: str) -> Iterator[Connection]:
-        """Hold a named lock: a transaction cannot, because each statement about tables commits
-        it."""
+        """Hold a named lock. A transaction would not suffice, because each statement about tables
+        commits it."""
         with engine.connect() as connection:
             database = connection.scalar(select(func.database()))
             lock = f"{name} {database}"[:64]
@@ -280,8 +280,8 @@ class Mysql:
 
     def await_writers(self, engine: Engine, table: str, column: str, first: int, last: int) -> None:
         """Count the rows with a lock until two counts are equal. The locking count waits for every
-        transaction that holds a row in the range; an equal second count shows that none was about
-        to insert."""
+        transaction that has written a row in the range. An equal second count shows that no
+        transaction was about to insert one."""
         quote, before = engine.dialect.identifier_preparer.quote, -1
         query = text(
             f"SELECT COUNT(*) FROM {quote(table)} WHERE {quote(column)} > :a AND "  # noqa: S608
@@ -311,7 +311,8 @@ def _named(connection: Connection, table: Table) -> str:
 
 
 def _check_name(parameter: str, name: str, remedy: str) -> None:
-    """Raise ConfigError for a name that MySQL does not allow, or does not find again."""
+    """Raise ConfigError for a name that MySQL does not allow, or under which it does not find the
+    object again."""
     if len(name) > NAME_CHARACTERS:
         wrong = f"must have at most {NAME_CHARACTERS} characters in MySQL"
     elif not name or name[-1] in " \t\n\v\f\r":
@@ -388,8 +389,8 @@ def _is_one_line(kind: Any) -> bool:
 
 
 def _one_text(columns: Sequence[Any], schema: pa.Schema) -> Any:
-    """Return an SQL expression that joins a row's columns to one tab-separated text. It is null
-    where the text is longer than the server sends."""
+    """Return an SQL expression that joins a row's columns into one tab-separated text. The text is
+    null if it is longer than the server can send."""
     texts = list[Any]()
     for column, field in zip(columns, schema, strict=True):
         text = _number(column)
@@ -404,7 +405,8 @@ def _one_text(columns: Sequence[Any], schema: pa.Schema) -> Any:
 
 
 def _number(column: Any) -> Any:
-    """Return bits as a number, and a FLOAT with all its digits (MySQL shows only six)."""
+    """Return an SQL expression for a column: bits as a number, and a FLOAT with all its digits
+    (MySQL shows only six)."""
     if isinstance(column.type, mysql.BIT):
         return type_coerce(column, types.Integer()) + literal_column("0")
     if isinstance(column.type, mysql.FLOAT):
@@ -413,7 +415,7 @@ def _number(column: Any) -> Any:
 
 
 def _shown(column: Any, kind: pa.DataType) -> Any:
-    """Return one column as text or bytes."""
+    """Return an SQL expression for one column as text or bytes."""
     if pa.types.is_binary(kind) or (pa.types.is_string(kind) and not _is_one_line(column.type)):
         return type_coerce(column, types.NullType())
     return type_coerce(func.concat(_number(column)), types.Text())
@@ -426,7 +428,7 @@ def _from_shown(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _split(texts: list[str], schema: pa.Schema) -> Iterator[pa.Array]:
-    """Yield the columns, as texts, of rows that are one text each."""
+    """Yield the columns, as texts, of rows. texts: each row as one tab-separated text."""
     options = {
         # skips an empty first line: in the first line Arrow would remove U+FEFF
         "read_options": csv.ReadOptions(
@@ -486,11 +488,11 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
 
 @contextmanager
 def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
-    """Give the path of a file with these bytes. Each piece is made while the server reads the one
-    before.
+    """Yield the path of a file with these bytes. Each piece is computed while the server reads the
+    previous one.
 
-    The file can be read once. An error in making a piece is raised at the end, in place of the
-    error that it caused in the reader.
+    The file can be read only once. An error in computing a piece is raised at the end, instead of
+    the reader's error that it caused.
     """
     reader, writer = os.pipe()
 

@@ -1,5 +1,5 @@
-"""The operations that a warehouse needs from a database system. Each system's file holds everything
-that is special to it."""
+"""The operations that a warehouse needs from a database system. Everything specific to a system is
+in that system's module."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class System(Protocol):
     """A database system.
 
     title: its display name; names: its dialects in SQLAlchemy; url: the prefix of its URLs;
-    no_number: a sentence about the numbers that it stores as null; name_length: the most characters
-    in the name of an index.
+    no_number: a sentence about the numbers that it stores as null; name_length: the largest number
+    of characters in the name of an index.
     """
 
     title: str
@@ -32,28 +32,28 @@ class System(Protocol):
         """Limit how long a read waits for a silent server, in seconds."""
 
     def is_transient(self, error: BaseException | None) -> bool:
-        """Return whether the transaction may succeed if it is run again."""
+        """Return whether the transaction may succeed if it is repeated after this error."""
 
     def insert(self, connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
-        """Insert rows, whose columns have the names of the table's. replace: a row replaces the one
-        with the same unique key. Raises BulkError or a DBAPIError."""
+        """Insert rows, whose columns have the names of the table's columns. replace: whether a row
+        replaces an existing row with the same unique key. Raises BulkError or a DBAPIError."""
 
     def fetch(
         self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give a query's rows in the types of `schema`, in batches of at most `rows`."""
+        """Yield a query's rows in the types of `schema`, in batches of at most `rows`."""
 
     def fetch_texts(
         self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give a query's rows with each value as its exact text, and bytes as bytes."""
+        """Yield a query's rows with each value as its exact text, and bytes as bytes."""
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the values that the database returns after these were written."""
+        """Return the values that the database returns after storing these values."""
 
     def lost(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return, for each number of a floating column, whether the database stores it as null
-        although it is not."""
+        """Return, for each number of a floating column, whether the database stores a number that
+        is not null as null."""
 
     def key_string(self, dialect: Dialect, length: int) -> Any:
         """Return the column type of a text that is compared byte by byte and can be indexed."""
@@ -65,60 +65,61 @@ class System(Protocol):
         """Return whether decimals of `precision` digits are stored as text."""
 
     def variant(self, kind: Any) -> Any:
-        """Return the system's own type that replaces a general one, or None."""
+        """Return the system's column type that replaces a general one; None if there is none."""
 
     def arrow_type(self, kind: Any) -> pa.DataType | None:
-        """Return the Arrow type of one of the system's own column types; None for a general
+        """Return the Arrow type of a column type that only this system has; None for a general
         type."""
 
     def table_options(self, clustered: bool, numbered: bool) -> dict[str, Any]:
-        """Return SQLAlchemy's options for a new table. clustered: the rows are stored in the order
-        of the primary key where the system can; numbered: the automatic primary key never gets a
-        number twice."""
+        """Return SQLAlchemy's options for a new table. clustered: whether the rows are stored in
+        the order of the primary key, if the system can; numbered: whether the automatic primary key
+        never uses a number twice."""
 
     def index_options(self, long: Collection[str], length: int) -> dict[str, Any]:
         """Return SQLAlchemy's options for a new index. long: those of its columns that are texts or
-        bytes of any length; length: the most that a column of a key has."""
+        bytes of any length; length: the largest length that is indexed of such a column."""
 
     def reflected(self, name: str) -> str:
-        """Return the true name of a column whose name SQLAlchemy has read from an existing
-        table."""
+        """Return the true name of a column. name: the name that SQLAlchemy has read from an
+        existing table."""
 
     def check_table(self, dialect: Dialect, table: Table) -> None:
         """Raise ConfigError for a table that the system would refuse because of a name or a key."""
 
     def refusal(self, error: BaseException | None) -> tuple[str, str] | None:
-        """Return (the limit that was exceeded, the remedy) if an error says that the database has
-        no room for a table's columns or for one of its rows; else None."""
+        """Return (the exceeded limit, the remedy) if an error says that the database has no room
+        for a table's columns or for one of its rows; otherwise None."""
 
     def indexable(self, columns: Sequence[Column]) -> list[Column]:
         """Return the longest prefix of these columns that one index can hold."""
 
     def unsorted(self, connection: Connection, staging: Table) -> AbstractContextManager[Table]:
-        """Give the table into which rows in any order are written so that a temporary table has
-        them at the exit. It is another table, without a key, where it is slow to write rows in
-        random order; then the last one of the rows with the same key is moved."""
+        """Yield a table for writing rows in any order; at the exit the temporary table ``staging``
+        contains them. If writing rows in random order is slow, the yielded table is another one
+        without a key. At the exit, the last of all rows with the same key is then moved."""
 
     def random(self) -> Any:
-        """Return an SQL expression that is a random number for each row, to order by."""
+        """Return an SQL expression that gives a random number for each row, for ordering."""
 
     def json_value(self, document: Any, name: str) -> Any:
-        """Return an SQL expression that is the JSON text of a field of a JSON object; null where
-        the object lacks it."""
+        """Return an SQL expression that gives the JSON text of a field of a JSON object; null if
+        the object lacks the field."""
 
     def analyze(self, connection: Connection, table: Table) -> None:
-        """Update the database's statistics of a table where it does not do so by itself."""
+        """Update the database's statistics of a table, unless the system updates them itself."""
 
     def drop_temporary(self, connection: Connection, table: Table) -> None:
         """Drop a temporary table if it exists, without ending the transaction."""
 
     def alone(self, engine: Engine, name: str) -> AbstractContextManager[Connection]:
-        """Open a connection that excludes all other processes that call this with the same name."""
+        """Open a connection that excludes all other processes that call this method with the same
+        name."""
 
     def locked(
         self, engine: Engine, written: Table, read: Table
     ) -> AbstractContextManager[Connection]:
-        """Begin a transaction during which no other one writes to these two tables."""
+        """Begin a transaction during which no other transaction writes to these two tables."""
 
     def await_writers(self, engine: Engine, table: str, column: str, first: int, last: int) -> None:
         """Wait until no transaction is still writing a row whose `column` is above `first` and at

@@ -20,7 +20,7 @@ UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
 
 
 class BulkError(SemistreamError):
-    """The database did not store every row as it was given."""
+    """The database did not store every row unchanged."""
 
 
 def batch(
@@ -44,7 +44,7 @@ def chunks(
     connection: Connection, query: Select[*tuple[Any, ...]], most: int, first: int = FIRST_ROWS
 ) -> Iterator[Sequence[Row[Any]]]:
     """Yield rows from the driver, at most ``most`` and about FETCHED_BYTES at a time, because
-    several copies of them are held during conversion."""
+    several copies of them are in memory during conversion."""
     rows = min(most, first)
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
         while chunk := result.fetchmany(rows):
@@ -54,7 +54,7 @@ def chunks(
 
 
 def from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert texts, as MySQL writes values, to an Arrow type. Bytes are in hexadecimal."""
+    """Convert texts in MySQL's notation to an Arrow type. Bytes are in hexadecimal."""
     if pa.types.is_time(kind):  # Arrow parses no times of day
         column = pc.binary_join_element_wise("1970-01-01", column, " ")
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
@@ -70,7 +70,8 @@ def hex_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with timestamps in UTC without a zone, and dictionaries decoded."""
+    """Return a column with timestamps in UTC but without a time zone, and with dictionaries
+    decoded."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_timestamp(column.type):
@@ -85,7 +86,8 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def parts(data: pa.Table) -> Iterator[pa.Table]:
-    """Split rows into parts to convert one at a time: the wider the rows, the fewer in a part."""
+    """Split rows into parts that are converted one at a time. The wider the rows, the fewer rows
+    are in a part."""
     width = max(data.nbytes / data.num_rows, 1.0)
     rows = max(int(min(ROWS, VALUES / data.num_columns, BYTES / width)), 1)
     return (data.slice(start, rows) for start in range(0, data.num_rows, rows))

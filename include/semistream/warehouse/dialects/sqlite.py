@@ -1,7 +1,7 @@
 """SQLite.
 
-Rows are bound from Arrow's buffers through SQLite's C interface. They are written with
-``executemany`` where they are few, or where Python does not expose that interface.
+Rows are bound from Arrow's buffers through SQLite's C interface. If there are few rows, or if
+Python does not expose that interface, they are written with ``executemany``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Sqlite:
         return engine
 
     def limit_reads(self, engine: Engine, seconds: int) -> None:
-        """Do nothing: a file has no server that could be silent."""
+        """Do nothing, because a file has no server that could be silent."""
 
     def is_transient(self, error: BaseException | None) -> bool:
         # the lowest byte of an extended code is its kind
@@ -118,7 +118,7 @@ class Sqlite:
     def fetch_texts(
         self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give a query's rows as texts. A column is binary if some of its cells are bytes, as
+        """Yield a query's rows as texts. A column is binary if some of its values are bytes, which
         SQLite allows in every column."""
         for found in _fetch(connection, query, rows):
             yield pa.record_batch(
@@ -127,7 +127,8 @@ class Sqlite:
             )
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the values that SQLite returns: decimals of many digits come back as text."""
+        """Return the values that SQLite returns after storing these values. Decimals with many
+        digits are returned as text."""
         kind = column.type
         return (
             column.cast(pa.string())
@@ -150,19 +151,20 @@ class Sqlite:
         return precision > DECIMAL_DIGITS
 
     def variant(self, kind: Any) -> Any:
-        """Return INTEGER for a 64-bit integer: only INTEGER can be an automatic primary key."""
+        """Return INTEGER for a 64-bit integer, because only INTEGER can be an automatic primary
+        key."""
         return types.Integer() if type(kind) is types.BigInteger else None
 
     def arrow_type(self, kind: Any) -> pa.DataType | None:
-        """Return None for every type: an INTEGER of SQLite is 64 bits wide, like the general
-        integer type."""
+        """Return None for every type, because an INTEGER of SQLite is 64 bits wide, like the
+        general integer type."""
         return None
 
     def table_options(self, clustered: bool, numbered: bool) -> dict[str, Any]:
         return {"sqlite_with_rowid": not clustered, "sqlite_autoincrement": numbered}
 
     def index_options(self, long: Collection[str], length: int) -> dict[str, Any]:
-        """Return no options: SQLite indexes texts of any length."""
+        """Return no options, because SQLite indexes texts of any length."""
         return {}
 
     def reflected(self, name: str) -> str:
@@ -171,7 +173,7 @@ class Sqlite:
     # ---- what it does not take
 
     def check_table(self, dialect: Dialect, table: Table) -> None:
-        """Do nothing: SQLite accepts every name and key."""
+        """Do nothing, because SQLite accepts every name and key."""
 
     def refusal(self, error: BaseException | None) -> tuple[str, str] | None:
         if any(text in str(error).lower() for text in TOO_MANY_COLUMNS):
@@ -188,8 +190,8 @@ class Sqlite:
 
     @contextmanager
     def unsorted(self, connection: Connection, staging: Table) -> Iterator[Table]:
-        """Give a table without a key, and move its rows in the order of their keys. Otherwise they
-        would be written to random places."""
+        """Yield a table without a key. At the exit, move its rows in the order of their keys,
+        because they would otherwise be written to random positions."""
         raw = Table(
             f"raw_{staging.name}",
             MetaData(),
@@ -236,7 +238,7 @@ class Sqlite:
 
     @contextmanager
     def alone(self, engine: Engine, name: str) -> Iterator[Connection]:
-        """Begin a transaction that writes: SQLite allows one at a time."""
+        """Begin a transaction that writes, because SQLite allows only one at a time."""
         with engine.begin() as connection:
             # else the driver would begin with the first INSERT only
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -248,11 +250,12 @@ class Sqlite:
             yield connection
 
     def await_writers(self, engine: Engine, table: str, column: str, first: int, last: int) -> None:
-        """Do nothing: there is one writer at a time, so ids become visible in order."""
+        """Do nothing, because there is only one writer at a time, so that ids become visible in
+        order."""
 
 
 def _say_where(error: BaseException, url: URL) -> None:
-    """Raise OSError with the database's file if SQLite found the disk full."""
+    """Raise OSError with the database's file name if SQLite reported a full disk."""
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), url.database)
 
@@ -263,7 +266,8 @@ def _say_where(error: BaseException, url: URL) -> None:
 def _fetch(
     connection: Connection, query: Select[*tuple[Any, ...]], rows: int
 ) -> Iterator[Sequence[pa.Array | list[Any]]]:
-    """Yield the columns of a query's rows, some rows at a time, as SQLite stores them."""
+    """Yield the columns of a query's rows, some rows at a time, with the values that SQLite
+    stores."""
     # fetches dates as the texts that are stored: Arrow parses a column faster than SQLAlchemy its
     # values
     columns = list(query.selected_columns)
@@ -283,7 +287,7 @@ def _fetch(
 
 
 def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
-    """Convert a column of SQLite's values to a type. Raises an error where a value is not of that
+    """Convert a column of SQLite's values to a type. Raises an error if a value is not of that
     type."""
     if isinstance(column, pa.Array):
         found = column.type
@@ -306,8 +310,8 @@ def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _as_text(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
-    """Convert a column of SQLite's values, of any storage class, to texts; to bytes where some
-    values are bytes, or where the column's type is binary."""
+    """Convert a column of SQLite's values, of any storage class, to texts. The result is bytes if
+    some values are bytes, or if the column's type is binary."""
     if isinstance(column, pa.Array):
         if pa.types.is_floating(column.type):
             return _float_texts(column, kind)
@@ -332,8 +336,9 @@ def _as_text(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _float_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert doubles to their shortest texts. SQLite has doubles in a column of decimals: a double
-    with more digits than the column is shown with the digits that a double surely keeps."""
+    """Convert doubles to their shortest texts. SQLite may store doubles in a column of decimals. If
+    such a double has more digits than the column, it is shown with only those digits that a double
+    represents exactly."""
     texts = column.cast(pa.string())
     if not pa.types.is_decimal(kind):
         return texts
@@ -369,7 +374,7 @@ def _insert(connection: Connection, table: Table, data: pa.Table, replace: bool)
 
 @contextmanager
 def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
-    """Raise SQLite's errors as SQLAlchemy raises them."""
+    """Convert SQLite's errors inside the block to SQLAlchemy's errors."""
     try:
         yield
     except sqlite3.Error as e:

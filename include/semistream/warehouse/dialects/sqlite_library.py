@@ -1,9 +1,8 @@
-"""The copy of SQLite that Python's own ``sqlite3`` is linked with, and the handles of its
-connections.
+"""The copy of SQLite with which Python's ``sqlite3`` is linked, and the handles of its connections.
 
-Rows reach C's speed only through SQLite's C interface, and only this very copy may touch a file
-that ``sqlite3`` has open: where a process has two copies, the one that closes the file releases the
-locks of the other (https://sqlite.org/howtocorrupt.html, 2.2.1).
+Rows are transferred at the speed of C only through SQLite's C interface, and only this copy may
+touch a file that ``sqlite3`` has open. If a process has two copies, the one that closes the file
+releases the locks of the other (https://sqlite.org/howtocorrupt.html, 2.2.1).
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ def _note(handle: int, _message: int, _api: int) -> int:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Load SQLite's functions; None where Python does not expose them. From then on SQLite reports
-    the handle of each connection that it opens."""
+    """Load SQLite's functions. Return None if Python does not expose them. From then on SQLite
+    reports the handle of each connection that it opens."""
     try:
         # finds the library that the extension module is linked with, or contains
         found = ctypes.CDLL(getattr(_sqlite3, "__file__", None))

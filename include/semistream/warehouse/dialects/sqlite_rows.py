@@ -1,7 +1,7 @@
-"""Arrow rows into SQLite and out of it without a Python object per value: kernels bind values from
-Arrow's buffers, step the statement, and copy its columns.
+"""Transfer of Arrow rows into and out of SQLite without a Python object for each value. Kernels
+bind values from Arrow's buffers, step the statement, and copy its columns.
 
-Python's ``sqlite3`` spends more time on making and inspecting objects than SQLite does on rows.
+Python's ``sqlite3`` spends more time on creating and inspecting objects than SQLite spends on rows.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ _copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, type
     nogil=True,
 )
 def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
-    """Insert rows ``first`` to ``last`` (exclusive), ``at_once`` with each step; return SQLite's
-    result code, 0 if all went in.
+    """Insert rows ``first`` to ``last`` (exclusive), ``at_once`` with each step. Return SQLite's
+    result code, which is 0 if all rows were inserted.
 
     statement: sqlite3_stmt *. A value is an integer, the bits of a double (``doubles`` is the same
     memory) or the address of a text or blob, whose size in bytes is in ``lengths``.
@@ -132,13 +132,13 @@ def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
     nogil=True,
 )
 def _read(statement, kinds, values, doubles, lengths, texts, state):
-    """Read rows until the arrays are full; return SQLite's result code, which is ROW if there may
-    be more.
+    """Read rows until the arrays are full. Return SQLite's result code, which is ROW if there may
+    be more rows.
 
     statement: sqlite3_stmt *. A value is an integer, the bits of a double (``doubles`` is the same
     memory) or the position in ``texts`` where a text or blob begins, whose size in bytes is in
-    ``lengths``. state: the number of rows read, and whether the statement stands on one more row,
-    which did not fit.
+    ``lengths``. state: the number of rows read, and whether the statement has already stepped to
+    one more row, which did not fit.
 
     in/out  state int64[2]
     out     kinds int8[columns, n], values int64[columns, n], doubles float64[columns, n],
@@ -202,7 +202,7 @@ def _gather(texts, starts, lengths, offsets, gathered):
 def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[Any]]]:
     """Yield the columns of a query's rows, at most ``rows`` at a time.
 
-    A column is an int64, float64, string, binary or null array, or a list of Python values where it
+    A column is an int64, float64, string, binary or null array, or a list of Python values if it
     has several storage classes. Texts that are not UTF-8 are binary. Raises sqlite3's errors.
     """
     statement = _prepare(handle, query)
@@ -230,7 +230,8 @@ def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[An
 def _column(
     kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray, texts: np.ndarray
 ) -> pa.Array | list[Any]:
-    """Return a column in memory of its own: the next batch overwrites the arguments."""
+    """Return a copy of a column. A copy is necessary because the next batch overwrites the
+    arguments."""
     null = kinds == NULL
     found = set(np.flatnonzero(np.bincount(kinds, minlength=NULL + 1)).tolist()) - {NULL}
     if not found:
@@ -301,7 +302,7 @@ def insert(handle: int, into: str, rows: pa.Table) -> None:
 def _fill(
     column: pa.ChunkedArray, kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray
 ) -> pa.Array:
-    """Write the kinds, values and lengths of a column; return the array into which the values
+    """Write the kinds, values and lengths of a column. Return the array to which the values
     point."""
     kind, bound = next((k, to) for test, k, to in BOUND if test(column.type))
     kinds[:], array = kind, column.cast(bound).combine_chunks()
