@@ -1,6 +1,6 @@
-"""Jobs: the shipped ones, the user's own, and the preparation of their data.
+"""Jobs: the shipped ones, the user's jobs, and the preparation of their data.
 
-A name is imported when it is first used: to read a job, as DAG files do, no Arrow is needed.
+A name is imported when it is first used. Reading a job, as DAG files do, needs no Arrow.
 """
 
 from __future__ import annotations

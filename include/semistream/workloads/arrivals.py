@@ -21,10 +21,11 @@ HALVINGS = 16  # halvings of a period, down to intervals in which tuples come st
 
 
 class ArrivalTimes:
-    """The arrival times, in s from 0 on, of tuples that come at ``rate`` per second on average.
+    """The arrival times, in seconds from 0 on, of tuples that arrive at ``rate`` per second on
+    average.
 
-    burstiness: b, 0.5 is steady; period: s; all periods have the same number of tuples, so that no
-    burst is longer than one.
+    burstiness: b, 0.5 is steady; period: seconds; all periods have the same number of tuples, so
+    that no burst is longer than a period.
     """
 
     def __init__(self, rate: float, burstiness: float = 0.5, period: float = 600.0, seed: int = 0):
@@ -59,17 +60,17 @@ class ArrivalTimes:
 
 @njit(inline="always")
 def _left_share(seed, period, node, b):
-    """Return the share of an interval's tuples that comes in its first half.
+    """Return the share of an interval's tuples that arrives in its first half.
 
-    period: its number; node: the interval's, in the tree of halves: those of node n are 2 n and
-    2 n + 1.
+    period: the period's number; node: the interval's number in the binary tree of halves, where the
+    halves of node n are 2 n and 2 n + 1.
     """
     return b if uniform(seed, (np.int64(period) << (HALVINGS + 1)) + node, 0) < 0.5 else 1.0 - b
 
 
 @njit(cache=True)
 def _times(start, tuples, mass, period, b, halvings, seed):
-    """Return the arrival times of tuples, float64[tuples]. mass: tuples of a period."""
+    """Return the arrival times of tuples, float64[tuples]. mass: number of tuples in a period."""
     out = np.empty(tuples)
     for i in range(tuples):
         number = np.floor((start + i + 1) / mass)

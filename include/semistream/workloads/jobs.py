@@ -1,4 +1,5 @@
-"""Loading of jobs by name or by YAML file. DAG files import it, so that it needs no Arrow."""
+"""Loading of jobs by name or by YAML file. DAG files import this module, so that it needs no
+Arrow."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
 def load_job(name: str | Path, places: Paths | None = None) -> Job:
-    """Load a job of one stream: a shipped one by its name, or the user's own by the path of its
-    YAML file.
+    """Load a job of one stream: a shipped job by its name, or a user's job by the path of its YAML
+    file.
 
-    Relative paths of a shipped job are below ``places.data``; those of a user's job are below it
-    too if they exist there, else beside the YAML file. Raises ConfigError for an unknown name or a
-    wrong file.
+    Relative paths of a shipped job are below ``places.data``. Relative paths of a user's job are
+    also below ``places.data`` if they exist there, otherwise below the directory of the YAML file.
+    Raises ConfigError for an unknown name or a wrong file.
     """
     job = load_any_job(name, places)
     if isinstance(job, StreamStreamJob):
@@ -48,7 +49,7 @@ def load_job(name: str | Path, places: Paths | None = None) -> Job:
 
 
 def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> StreamStreamJob:
-    """Load a job of two streams, otherwise as ``load_job``."""
+    """Load a job of two streams, in the same way as ``load_job``."""
     job = load_any_job(name, places)
     if isinstance(job, Job):
         raise ConfigError(
@@ -62,7 +63,7 @@ def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> Str
 
 
 def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
-    """Load a job of one stream or of two streams, otherwise as ``load_job``."""
+    """Load a job of one stream or of two streams, in the same way as ``load_job``."""
     places = places or Paths.from_environment()
     path = _path(name, places)
     if not path.exists():
@@ -110,7 +111,7 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
 
 
 def _path(name: str | Path, places: Paths) -> Path:
-    """Return the YAML file of a job: of a shipped one, at this path, or of this name among the
+    """Return the YAML file of a job. The name is that of a shipped job, a path, or a name among the
     installation's jobs."""
     if str(name) in SHIPPED:
         return Path(__file__).with_name(f"{name}.yaml")
@@ -119,8 +120,8 @@ def _path(name: str | Path, places: Paths) -> Path:
 
 
 def load_dimensions(target: str | Path, places: Paths | None = None) -> list[JoinedDimension]:
-    """Load the dimensions of a job, given as for ``load_job``, or one that is declared in a file of
-    its own, given by its name or by that file's path."""
+    """Load the dimensions of a job, given as for ``load_job``. A dimension that is declared in a
+    separate file can also be loaded by itself, by its name or by that file's path."""
     places = places or Paths.from_environment()
     if (file := dimension_file(target, places)) is not None:
         return [_joined(_dimension(read_yaml(file), file, places), [], file, places)]
@@ -140,8 +141,8 @@ def load_dimensions(target: str | Path, places: Paths | None = None) -> list[Joi
 
 
 def declaration(name: str, file: Path) -> Dimension | None:
-    """Return the declaration of a dimension in a file of a job or of its own; None if the file has
-    none, or cannot be read."""
+    """Return the declaration of a dimension in the file of a job or of the dimension; None if the
+    file has none, or cannot be read."""
     try:
         return next(
             (joined.dimension for joined in load_dimensions(file) if joined.dimension.name == name),
@@ -162,9 +163,9 @@ def dimension_file(target: str | Path, places: Paths) -> Path | None:
 
 
 class JoinedDimension(NamedTuple):
-    """A dimension and its use: the roles in which the given job joins it, and the keys by which
-    this job joins it or it was published before. Each key has a snapshot. declared_in: the file
-    that declares it; None if no file does."""
+    """A dimension and its use: the roles in which the given job joins the dimension, and the keys
+    by which this job joins it or for which it was published before. Each key has a snapshot.
+    declared_in: the file that declares the dimension; None if no file does."""
 
     dimension: Dimension
     roles: tuple[Role, ...]
@@ -181,7 +182,7 @@ def _joined(dimension: Dimension, roles: list[Role], file: Path, places: Paths) 
 
 
 def _declared_inside(roles: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the dimensions that the roles of a job declare, by name."""
+    """Return the dimensions that are declared within the roles of a job, by name."""
     given = (role["dimension"] for role in roles.values())
     return {
         of["name"]: of
@@ -197,8 +198,8 @@ def _declared(
     bases: list[Path],
     places: Paths,
 ) -> dict[str, Any]:
-    """Return a role with its dimension's declaration, which stands in the job, under this role or
-    under another one, or in a file. inside: the declarations in the job, by name."""
+    """Return a role with its dimension's declaration. The declaration is in the job, in this role
+    or another one, or in a separate file. inside: the declarations in the job, by name."""
     given = role["dimension"]
     if isinstance(given, str):
         given = inside.get(given, given)
@@ -240,7 +241,7 @@ def _places(name: str, job: Path, places: Paths) -> list[Path]:
 
 
 def _files(name: str, job: Path, places: Paths) -> list[tuple[Dimension, Path]]:
-    """Return the declarations of a dimension in files of its own."""
+    """Return the declarations of a dimension in separate files, each with its file."""
     return [
         (_dimension(read_yaml(file), file, places), file)
         for file in _places(name, job, places)
@@ -250,7 +251,7 @@ def _files(name: str, job: Path, places: Paths) -> list[tuple[Dimension, Path]]:
 
 def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
     """Return the dimension that a file declares. A relative path is below ``places.data`` if it
-    exists there, else beside the file."""
+    exists there, otherwise below the directory of the file."""
     dimension = Dimension.load({"name": file.stem, **values})
     if dimension.name != file.stem:
         raise ConfigError(

@@ -36,11 +36,11 @@ COMPLETE = ".complete"  # marks a complete data directory
 
 
 def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
-    """Make the data files of a shipped job, unless they exist. The data of a user's own job is left
-    alone.
+    """Create the data files of a shipped job, unless they exist. The data of a user's job is not
+    changed.
 
-    The files are made in a temporary directory that is renamed at the end, so that existing data is
-    always complete.
+    The files are created in a temporary directory that is renamed at the end, so that existing data
+    is always complete.
     """
     makers: dict[str, Callable[[Path, Progress], None]] = {
         "tpch": partial(_make_tpch, TPCH),
@@ -63,8 +63,8 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
 
 
 def _is_complete(directory: Path, job: AnyJob) -> bool:
-    """Return whether a directory has all data of a job: an earlier version may have made it without
-    some of the dimensions."""
+    """Return whether a directory has all data of a job. An earlier version may have created it
+    without some of the dimensions."""
     roles = job.roles if isinstance(job, Job) else ()
     files = [Path(role.dimension.path) for role in roles if role.dimension.path]
     own = [file for file in files if file.is_relative_to(directory)]
@@ -72,7 +72,8 @@ def _is_complete(directory: Path, job: AnyJob) -> bool:
 
 
 def prepare_target(target: str | Path, places: Paths, progress: Progress = silent) -> None:
-    """Make the missing data files of a job as ``prepare`` does. A dimension's are its user's."""
+    """Create the missing data files of a job like ``prepare``. Do nothing for a dimension, whose
+    data is always the user's."""
     if dimension_file(target, places) is None:
         prepare(load_any_job(target, places), places, progress)
 
@@ -80,8 +81,8 @@ def prepare_target(target: str | Path, places: Paths, progress: Progress = silen
 def _make_tpch(
     tables: Iterable[tuple[str, str, str, str]], directory: Path, progress: Progress
 ) -> None:
-    """Make TPC-H's tables: (name, directory, what is told of it, column to sort by or "") each. One
-    of which nothing is told is master data, and stays one file."""
+    """Create TPC-H's tables. tables: (name, directory, text for the progress report or "", column
+    to sort by or "") of each. A table without a text is master data, and stays one file."""
     progress("generating TPC-H", 0, None)
     for table, side, what, order in tables:
         tpch_table(table, TPCH_SCALE, directory / side)
@@ -184,8 +185,8 @@ def _make_flights(directory: Path, progress: Progress) -> None:
 
 
 def _read_r(source: object) -> pa.Table:
-    """Read a CSV file that R wrote: NA is null, in strings too; integers fit 32 bits; times are
-    UTC."""
+    """Read a CSV file that R (the statistics program) wrote: NA is null, in strings too; integers
+    fit 32 bits; times are UTC."""
     table = csv.read_csv(
         source, convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
     )

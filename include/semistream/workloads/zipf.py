@@ -1,8 +1,9 @@
 """Zipf-distributed keys, reproducible from any row on.
 
 W. Hörmann, G. Derflinger: Rejection-inversion to generate variates from monotone discrete
-distributions (1996): any exponent, no table, a constant expected number of tries. The i-th key
-depends on the seed and i only, so that a source can be read again from any offset.
+distributions (1996). The method works for any exponent, without a table, with a constant expected
+number of tries. The i-th key depends only on the seed and i, so that a source can be read again
+from any offset.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from semistream.errors import ConfigError
 class ZipfKeys:
     """Keys 1..count. The key of rank r is drawn with probability proportional to r**-exponent.
 
-    scattered: the ranks are spread over the keys, so that frequent keys are not neighbours;
-    otherwise key = rank. drift: rows after which the ranks move to other keys; 0: never.
+    scattered: whether the ranks are spread over the keys, so that frequent keys are not neighbours;
+    otherwise key = rank. drift: number of rows after which the ranks move to other keys; 0 for
+    never.
     """
 
     def __init__(
