@@ -57,9 +57,9 @@ REMEDY = (
 class ColumnFormat(BaseModel):
     """The format of a column's cells.
 
-    time: format of dates or times; decimal, thousands, strip, percent: of numbers; missing: texts
-    that are null. trim, case, unicode, fraction and zeros transform texts into the normal form of a
-    key, which both sides of a join share.
+    time: format of dates or times; decimal, thousands, strip, percent: format of numbers; missing:
+    texts that stand for null. trim, case, unicode, fraction and zeros transform texts into the
+    normal form of a key, which both sides of a join share.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -235,8 +235,8 @@ def key_forms(
 
 
 def _expand(text: str) -> Any:
-    """Return the mapping that a short form stands for, such as '%d/%m/%Y', '1.234,56' or 'trim
-    fold'; None for another text."""
+    """Return the mapping that a short form such as '%d/%m/%Y', '1.234,56' or 'trim fold' stands
+    for; None for any other text."""
     if text.lstrip().startswith("{"):
         import yaml  # a slow import, needed for few formats
 

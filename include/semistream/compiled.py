@@ -28,9 +28,9 @@ CONSTANTS = (int, float, str, bytes, tuple, np.generic, np.ndarray)
 
 
 def njit(*signatures: Any, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
-    """Compile functions as ``numba.njit``, without Python's lock. With ``cache``, a change of
-    anything that the function includes compiles it again. With signatures, it is compiled at once,
-    for those only."""
+    """Compile functions with ``numba.njit``; they run without Python's global lock. With ``cache``,
+    the compiled code is kept in a file until anything that the function includes has changed. With
+    signatures, functions are compiled at once, for these signatures only."""
 
     def compiled(function: Function) -> Function:
         made = numba.njit(**OPTIONS | options)(function)
@@ -46,15 +46,16 @@ def njit(*signatures: Any, cache: bool = False, **options: Any) -> Callable[[Fun
 
 
 def filled(kernel: Function, count: int, dtype: Any, *arguments: Any) -> np.ndarray:
-    """Return the array, dtype[count], that a kernel fills. The kernel gets it as its last
-    argument."""
+    """Return an array, dtype[count], that a kernel has filled. The kernel gets the array as its
+    last argument."""
     out = np.empty(count, dtype)
     kernel(*arguments, out)
     return out
 
 
 class _Stamped:
-    """A cache location whose stamp covers everything that the compiled function includes."""
+    """A location of Numba's cache, whose stamp covers everything that the compiled function
+    includes."""
 
     def __init__(self, function: FunctionType, file: str):
         super().__init__(function, file)  # type: ignore[call-arg]
@@ -83,17 +84,17 @@ class _Cache(caching.FunctionCache):
     _impl_class = _Implementation
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load a compiled function without the modules with which Numba types and lowers functions.
-        These take longer to import than Numba itself, and are imported when something is
-        compiled."""
+        """Load a compiled function without importing the modules with which Numba types and lowers
+        functions. Those modules take longer to import than Numba itself, and only compilation needs
+        them."""
         rtsys.initialize(target_context)
         return self._load_overload(sig, target_context)
 
 
 def _rebuild_environment(module: str, constants: list[Any], name: str) -> Any:
     """Rebuild the environment of a compiled function without importing the module that defines the
-    function. Only object mode, which nothing here uses, needs that module's names, and Numba's
-    module of arrays takes longer to import than many a join runs."""
+    function. Only Numba's object mode, which nothing here uses, needs that module's names.
+    Importing Numba's module of arrays takes longer than many joins run."""
     known = environment.lookup_environment(name)
     if known is None:
         known = environment.Environment({"__name__": module})

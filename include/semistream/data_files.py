@@ -67,7 +67,7 @@ def escaped(path: str) -> str:
 
 
 def fixed_part(path: str) -> Path:
-    """Return the part of a path before the first pattern."""
+    """Return the part of a path before its first pattern."""
     parts = Path(path).parts
     return Path(*takewhile(lambda part: not is_pattern(part), parts))
 
@@ -78,8 +78,8 @@ def is_pattern(part: str) -> bool:
 
 
 def same_names(path: str, former: str) -> bool:
-    """Return whether files below a former path, or of a former pattern, have the same relative
-    names below the present one."""
+    """Return whether the files have the same names below a path as below its former path, relative
+    to each. Both may be patterns."""
     if is_remote(path) or is_remote(former):
         return former.rstrip("/") == path.rstrip("/")
     both = zip(Path(os.path.abspath(path)).parts, Path(os.path.abspath(former)).parts, strict=False)
@@ -125,8 +125,8 @@ def check_unchanged(files: Iterable[DataFile]) -> None:
 
 
 def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return Spark's option that leaves out other files in a directory of data, such as a README:
-    files whose names do not have an ending of this kind. The result is empty if the options have a
+    """Return the Spark option that excludes other files in a directory of data, such as a README:
+    files whose names lack an ending of this kind. The result is empty if the options already have a
     pattern, or the kind has no endings."""
     has_pattern = any(k.lower() == GLOB_FILTER.lower() for k in options)
     if (
@@ -154,10 +154,11 @@ def list_files(
     """Yield the files that Spark's file source takes from a local directory or pattern. Names that
     begin with "_" or ".", and files below such directories, are skipped.
 
-    options: of the source; kind: csv, json or parquet, see ``data_filter``.
+    options: options of the source; kind: csv, json or parquet, see ``data_filter``.
 
-    Files that disappear meanwhile are left out. An entry that cannot be examined for another reason
-    is yielded as `Unreadable`, and all others are still listed. The ``stat`` of each file is known.
+    Files that disappear meanwhile are left out. If an entry cannot be examined for another reason,
+    it is yielded as `Unreadable`, and all others are still listed. Each yielded entry has its
+    ``stat`` in memory.
     """
     options = {**data_filter(kind, path, options), **options}
     pattern = next((v for k, v in options.items() if k.lower() == GLOB_FILTER.lower()), "*")
@@ -210,8 +211,8 @@ def _matching(
 def _below(
     directory: str, pattern: str, above: tuple[tuple[int, int], ...]
 ) -> Iterator[os.DirEntry[str] | Unreadable]:
-    """Yield the files below a directory. above: device and inode of the directories on the way to
-    it."""
+    """Yield the files below a directory. above: device and inode of each parent directory, by which
+    a loop of links is recognised."""
     try:
         status = os.stat(directory)
         here = status.st_dev, status.st_ino
@@ -237,8 +238,8 @@ def _below(
 
 
 def _unreadable(path: str, error: OSError) -> Iterator[Unreadable]:
-    """Yield nothing if the path is gone, but yield a broken link, and any other error, as
-    `Unreadable`."""
+    """Yield `Unreadable` for an error. Nothing is yielded if the path is gone, unless it is a
+    broken link."""
     if not isinstance(error, FileNotFoundError):
         yield Unreadable(path, error.strerror or str(error))
     elif os.path.islink(path):

@@ -59,7 +59,7 @@ def quoted(name: str) -> str:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the name of a type in Spark's DDL; Arrow's name if it has none there."""
+    """Return a type's name in Spark's DDL, or Arrow's name if Spark's DDL has none."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     return NAMES.get(kind, str(kind))
@@ -78,7 +78,7 @@ class _Parser:
         return pa.schema(fields)
 
     def _fields(self, end: str) -> list[pa.Field]:
-        """Parse fields between commas, up to the sign ``end`` or the text's end."""
+        """Parse fields between commas, up to the token ``end`` or the end of the text."""
         fields: list[pa.Field] = []
         while not self._accept(end) if end else self.at < len(self.text):
             if fields and not self._accept(","):
@@ -140,7 +140,7 @@ class _Parser:
         return numbers
 
     def _next(self, kind: str) -> str:
-        """Consume and return the next token if it is of this kind; else return ""."""
+        """Consume and return the next token if its kind is ``kind``; else return ""."""
         match = TOKEN.match(self.text, self.at)
         if match is None or match[kind] is None:
             return ""
@@ -148,7 +148,7 @@ class _Parser:
         return match[kind]
 
     def _accept(self, wanted: str) -> bool:
-        """Consume a sign or a word if it comes next. Return whether it did."""
+        """Consume the next token if it is the wanted sign or word. Return whether it was."""
         match = TOKEN.match(self.text, self.at)
         if match is None or (match["word"] or match["sign"] or "").lower() != wanted:
             return False

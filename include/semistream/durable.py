@@ -25,8 +25,8 @@ SECTOR = 4096  # bytes; direct writes need multiples of it
 
 @contextmanager
 def replacing(path: Path, mode: str = "wb", *, flush: bool = True) -> Iterator[IO[Any]]:
-    """Open a file that replaces ``path`` when the block ends, and is then on disk. If the block
-    raises, nothing changes.
+    """Open a file that replaces ``path`` when the block ends, and is on disk by then. If the block
+    raises an error, ``path`` stays unchanged.
 
     flush: if False, a crash of the machine may leave an older file, or none.
     """
@@ -71,8 +71,8 @@ def write_checked(path: Path, values: dict[str, Any], *, flush: bool = True) -> 
 
 
 def read_checked(path: Path, remedy: str) -> dict[str, Any] | None:
-    """Read values that ``write_checked`` wrote; None if there is no such file. Raises StateError,
-    with the remedy, when the file is damaged."""
+    """Return the values that ``write_checked`` wrote; None if there is no such file. Raises
+    StateError, with the remedy, when the file is damaged."""
     try:
         found = json.loads(path.read_bytes())
         if found["crc32"] != _crc32(found["values"]):
@@ -176,7 +176,7 @@ class DirectFile(io.RawIOBase):
                 self._buffered()  # the rest of a block that a full disk has cut short
 
     def _buffered(self) -> bool:
-        """Write through the page cache from now on. Return False if this was so before."""
+        """Write through the page cache from now on. Return False if the file already did so."""
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
         direct = flags & getattr(os, "O_DIRECT", 0)
         fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~direct)

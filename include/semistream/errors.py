@@ -35,7 +35,8 @@ EXTRAS = {
 
 
 class MissingExtra(SemistreamError):
-    """Modules that are not installed, of extras of the package."""
+    """Modules that are not installed, although the command needs them; extras of the package
+    contain them."""
 
     def __init__(self, *modules: str):
         extras = ",".join(sorted({EXTRAS[module] for module in modules}))
@@ -46,7 +47,8 @@ class MissingExtra(SemistreamError):
 
 
 class RefusedSetting(ConfigError):
-    """A setting that another process has refused. said: its error, for people."""
+    """A setting that another process has refused. said: that process's error message, for
+    people."""
 
     def __init__(self, said: str):
         SemistreamError.__init__(self, said)
@@ -84,8 +86,8 @@ class TooMuchMemory(ConfigError):
 
 
 class TooManyRows(SemistreamError):
-    """A join whose estimated rows exceed the limit. estimate: the rows; bound: how many rows the
-    estimate is off at most, with a probability of ``confidence``; what: the join's description."""
+    """A join whose estimated rows exceed the limit. estimate: the rows; bound: the largest error of
+    the estimate, in rows, with a probability of ``confidence``; what: the join's description."""
 
     def __init__(
         self, limit: int, estimate: int, bound: int, confidence: float, what: str = "the join"
@@ -100,7 +102,8 @@ class TooManyRows(SemistreamError):
 
 
 class WarehouseAway(SemistreamError):
-    """The warehouse does not answer. What was to be done can be done when it is back."""
+    """The warehouse does not answer. The failed step can be repeated when the warehouse is
+    reachable again."""
 
 
 class StateError(SemistreamError):

@@ -1,4 +1,4 @@
-"""What a user expects of a job's loads: how many rows, how many of them matched, how recent."""
+"""A user's expectations of a job's loads: number of rows, share of matched rows, and age."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEARNED = "learned"  # in the place of a mapping: no limit is given
 
 
 def _share(value: Any) -> Any:
-    """Convert '20%' to 0.2. Raises ValueError for what is no share."""
+    """Convert '20%' to 0.2. Raises ValueError for a text that is not a share."""
     text = str(value).strip()
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -39,7 +39,7 @@ Share = Annotated[float, BeforeValidator(_share)]
 
 
 class Expectation(Settings):
-    """One expectation, and what becomes of a load that is otherwise."""
+    """One expectation, and what happens to a load that does not meet it."""
 
     action: Literal["warn", "fail"] = Field(
         "fail",
@@ -48,7 +48,7 @@ class Expectation(Settings):
 
 
 class Volume(Expectation):
-    """How many rows a load reads. Without a limit, as many as the last loads did."""
+    """The number of rows that a load reads. Without a limit, the last loads show what is usual."""
 
     at_least: int | None = Field(None, ge=0, description="Rows that each load reads at least")
     at_most: int | None = Field(None, ge=0, description="Rows that each load reads at most")
@@ -80,8 +80,8 @@ class Volume(Expectation):
 
 
 class MatchRate(Expectation):
-    """Which share of a load's tuples has a row of each role's dimension, or a partner in the other
-    stream. Without a limit, what it was in the last loads."""
+    """The share of a load's tuples that have a row in each role's dimension, or a partner in the
+    other stream. Without a limit, the last loads show what is usual."""
 
     at_least: float | None = Field(
         None, ge=0, le=1, description="Share of the tuples that are matched at least"
@@ -106,8 +106,8 @@ class MatchRate(Expectation):
 
 
 class Freshness(Expectation):
-    """How long ago the newest load has ended. Without a limit, as long as is usual between
-    loads."""
+    """The time since the newest load has ended. Without a limit, the usual time between loads is
+    allowed."""
 
     within: Annotated[str, AfterValidator(_duration)] | None = Field(
         None, description="Time since the end of the newest load, such as 2 hours"
@@ -119,7 +119,8 @@ class Freshness(Expectation):
 
 
 class Expectations(Settings):
-    """What is expected of a job's loads. Each is a mapping of its limits, or ``learned``."""
+    """The expectations of a job's loads. Each is a mapping of its limits, or the word
+    ``learned``."""
 
     volume: Annotated[Volume | None, BeforeValidator(_mapping)] = Field(
         None, description="How many rows each load reads"

@@ -1,5 +1,5 @@
-"""A collector of record batches, which combines many small ones so that their overhead does not
-exceed their values."""
+"""A collector of record batches. Many small batches are combined, because the overhead of each
+could exceed the bytes of its values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Packages that are not installed, or not imported: the optional ones, and those that this program
-does not need though other packages would import them."""
+"""Packages that are missing, or kept from being imported: optional packages that are not installed,
+and packages that other packages would import without need."""
 
 from __future__ import annotations
 

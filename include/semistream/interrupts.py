@@ -1,6 +1,6 @@
-"""The effect of SIGINT and SIGTERM on a command. Until its work begins they end it at once; then
-they raise KeyboardInterrupt, so that incomplete output is removed. A Spark app stops in its own way
-once it can; until then they end it at once, too."""
+"""The effect of SIGINT and SIGTERM on a command. Before its work begins, a signal ends the command
+at once. Afterwards a signal raises KeyboardInterrupt, so that incomplete output is removed. A Spark
+app handles signals itself once it is able to; until then, a signal ends the app at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def raise_from_now_on() -> None:
 
 
 def ignore() -> None:
-    """Ignore signals at the end of a process whose work is done."""
+    """Ignore signals from now on, at the end of a process whose work is done."""
     _handle(signal.SIG_IGN)
 
 
@@ -53,9 +53,9 @@ def _raise(number: int, _frame: object) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without destroying its objects one by one, which takes a while. Moreover,
-    PyArrow's readers and writers that an interrupt has cut short crash in that about once in a
-    hundred times."""
+    """End the process without destroying its objects one by one, which would take a while. Besides,
+    destroying PyArrow's readers and writers after an interrupt crashes about once in a hundred
+    times."""
     ignore()
     atexit._run_exitfuncs()
     sys.stdout.flush()

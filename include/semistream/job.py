@@ -23,7 +23,7 @@ FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # Spark's file
 
 
 class StreamSpec(Settings):
-    """The source of a job's stream tuples, as for Spark's readStream."""
+    """The source of a job's stream tuples, described as for Spark's readStream."""
 
     format: str = Field(
         "parquet", description="Spark source format: parquet, csv, json, kafka, zipf, outbox, …"
@@ -72,8 +72,8 @@ class StreamSpec(Settings):
         return parse_ddl(self.columns, "stream.columns", nested=True) if self.columns else None
 
     def secrets(self) -> dict[str, str]:
-        """Read the options in ``options_file``, which are not stored anywhere else. Raises
-        ConfigError when the file cannot be read, or when others may read it."""
+        """Read the options in ``options_file``, which are stored nowhere else. Raises ConfigError
+        when the file cannot be read, or when its permissions let other users read it."""
         return read_secrets("options_file", self.options_file) if self.options_file else {}
 
     def all_options(self) -> dict[str, str]:
@@ -83,7 +83,7 @@ class StreamSpec(Settings):
 
     @property
     def mark(self) -> str | None:
-        """The column that marks rows which are not tuples."""
+        """The name of the column that marks rows which are not tuples."""
         return None
 
     def shown(self) -> Self:
@@ -97,7 +97,7 @@ class StreamSpec(Settings):
 
 
 class WatermarkSpec(Settings):
-    """A column of event time that advances."""
+    """A column with the event time, which advances in the stream."""
 
     column: str = Field(description="Column of times: a join column, or one of within")
     delay: float = Field(
@@ -110,9 +110,9 @@ class WatermarkSpec(Settings):
 
 
 class SideSpec(StreamSpec):
-    """One of two streams, and its promises about tuples that are still to come. Each promise lets
-    the job drop waiting tuples. A tuple that breaks a promise is kept in unmatched with the reason
-    against_punctuation, and is not joined."""
+    """One of two streams, and its guarantees about tuples that are still to come. Each guarantee
+    lets the job drop waiting tuples. A tuple that violates a guarantee is not joined; it is kept in
+    unmatched with the reason against_punctuation."""
 
     unique: bool = Field(False, description="No two tuples have the same join columns")
     clustered: bool = Field(
@@ -138,14 +138,14 @@ class SideSpec(StreamSpec):
 
     @property
     def promises(self) -> dict[str, Any]:
-        """The promises that are given, as JSON."""
+        """The guarantees that are given, as JSON."""
         names = {"unique", "clustered", "watermark", "punctuation"}
         return self.model_dump(include=names, exclude_defaults=True)
 
 
 class WithinSpec(Settings):
-    """A further join condition: two times are close to each other. It lets a watermark drop tuples
-    that are too old for all tuples still to come."""
+    """A further join condition: two times are close to each other. With a watermark, the condition
+    lets the join drop tuples that are too old for all tuples still to come."""
 
     left: str = Field(description="Column of times of the left stream")
     right: str = Field(description="Column of times of the right stream")
@@ -164,7 +164,7 @@ def surrogate_key(name: str) -> str:
 
 
 class Dimension(Settings):
-    """Rows that facts refer to: where they come from, and their table."""
+    """Rows that facts refer to: their source, and their table."""
 
     name: str = Field(
         description="Name of the dimension; its table is dim_NAME with surrogate key NAME_sk"
@@ -233,8 +233,8 @@ VERSIONS = re.compile(r"(\d+) *versions?")
 
 
 class Role(Settings):
-    """The part that a dimension plays in a job's facts, as the dimension airport plays
-    origin_airport."""
+    """The part that a dimension plays in a job's facts: the dimension airport may be the origin or
+    the destination of a flight."""
 
     name: str = Field(
         description="Name of the role; the fact table's column NAME_sk has the "
@@ -298,12 +298,12 @@ class Role(Settings):
 
     @property
     def grace_hours(self) -> float:
-        """The grace in hours, 0 if there is none or if it counts versions."""
+        """The grace in hours; 0 if there is none, or if the grace is a number of versions."""
         return (seconds_of(self.grace or "") or 0.0) / 3600
 
     @property
     def grace_versions(self) -> int:
-        """The grace in versions, 0 if there is none or if it is a time."""
+        """The grace in versions; 0 if there is none, or if the grace is a time."""
         found = VERSIONS.fullmatch(self.grace or "")
         return int(found[1]) if found else 0
 
@@ -322,9 +322,9 @@ class Job(Scheduling):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
-    A job with one role may give ``master`` (the dimension), ``on``, ``columns``,
-    ``max_unmatched``, ``late``, ``max_open_hours`` and ``grace`` in the place of ``dimensions``.
-    The role then has the dimension's name.
+    A job with one role may give ``master`` (the dimension), ``on``, ``columns``, ``max_unmatched``,
+    ``late``, ``max_open_hours`` and ``grace`` instead of ``dimensions``. The role then has the
+    dimension's name.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
@@ -354,7 +354,8 @@ class Job(Scheduling):
 
     @model_validator(mode="after")
     def _one_form_of_keys(self) -> Self:
-        """Give both sides the normal form of their keys that one of them declares."""
+        """Apply the normal form that is declared for one side's join column to the other side's,
+        too."""
         stream, roles = self.stream.formats, {}
         for name, role in self.dimensions.items():
             dimension = role.dimension
@@ -396,7 +397,7 @@ class Job(Scheduling):
         return tuple(self.dimensions.values())
 
     def role(self, name: str) -> Role:
-        """Return the role of this name, the first one for "". Raises ConfigError."""
+        """Return the role of this name; the first role for "". Raises ConfigError."""
         if name and name not in self.dimensions:
             raise ConfigError(
                 "role",
@@ -424,8 +425,8 @@ class Job(Scheduling):
 def added_columns(
     roles: Sequence[Role], dimensions: Sequence[Sequence[str]]
 ) -> list[dict[str, str] | None]:
-    """Return the columns that each role adds, as ``RolePlan.columns``. One that several roles add
-    is called ROLE_column. dimensions: the columns of each role's dimension."""
+    """Return the columns that each role adds, in the form of ``RolePlan.columns``. A column that
+    several roles add is called ROLE_column. dimensions: the columns of each role's dimension."""
     if len(roles) == 1:
         return [roles[0].columns or None]
     wanted = [
@@ -447,10 +448,10 @@ SHORT_FORM = ("master", "on", "columns", "max_unmatched", "late", "max_open_hour
 
 
 def with_roles(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a job's settings with ``dimensions`` in the place of the short form, each role with
+    """Convert a job's settings from the short form of one role into ``dimensions``. Each role gets
     its name and its dimension. Raises ConfigError for settings of both forms.
 
-    A dimension is a mapping or, if it is declared elsewhere, its name.
+    A dimension is a mapping, or a name if it is declared elsewhere.
     """
     if "left" in values or "right" in values:
         return values
@@ -512,8 +513,8 @@ def _role(name: str, given: Any) -> Any:
 
 
 def as_given(error: ConfigError, values: dict[str, Any]) -> ConfigError:
-    """Return an error about a job with the parameter's name in the form in which the values are
-    given, which may be the short form of one role."""
+    """Return an error about a job whose parameter is named as the user gave it, which may be in the
+    short form of one role."""
     if "master" not in values:
         return error
     (name,) = with_roles(values)["dimensions"]
@@ -524,7 +525,8 @@ def as_given(error: ConfigError, values: dict[str, Any]) -> ConfigError:
 
 
 def check_same(one: Dimension, where: str, other: Dimension, elsewhere: str) -> None:
-    """Raise ConfigError that names both places if two declarations of a dimension differ."""
+    """Check that two declarations of a dimension are equal. Raises ConfigError that names both
+    places otherwise."""
     mine, theirs = one.model_dump(), other.model_dump()
     different = {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
     if different:
@@ -614,7 +616,8 @@ class StreamStreamJob(Scheduling):
 
     @model_validator(mode="after")
     def _one_form_of_keys(self) -> Self:
-        """Give both sides the normal form of their keys that one of them declares."""
+        """Apply the normal form that is declared for one side's join column to the other side's,
+        too."""
         left, right = paired(self.on.items(), self.left.formats, self.right.formats, SIDES)
         return self.model_copy(
             update={
@@ -628,7 +631,8 @@ class StreamStreamJob(Scheduling):
         return (self.left, self.right)
 
     def in_fact(self, side: int, names: Iterable[str], columns: Collection[str]) -> dict[str, str]:
-        """Return the names of a side's columns in the fact table, which has these columns."""
+        """Return the names that a side's columns have in the fact table. columns: the fact table's
+        columns."""
         return {n: f"right_{n}" if side and f"right_{n}" in columns else n for n in names}
 
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
@@ -650,7 +654,7 @@ AnyJob = Job | StreamStreamJob
 
 
 def job_of(values: dict[str, Any]) -> AnyJob:
-    """Return the job that a mapping describes: of two streams if it has ``left`` or ``right``.
-    Raises ConfigError for a wrong mapping."""
+    """Return the job that a mapping describes. The job has two streams if the mapping has ``left``
+    or ``right``. Raises ConfigError for a wrong mapping."""
     two = "left" in values or "right" in values
     return StreamStreamJob.load(values) if two else Job.load(values)

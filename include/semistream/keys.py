@@ -53,7 +53,7 @@ class JoinKeys:
         return len(self.types) == 1 and is_exact(self.types[0])
 
     def canonical(self, columns: Iterable[pa.Array]) -> list[pa.Array]:
-        """Return join columns of either side in their canonical types."""
+        """Convert join columns of either side to their canonical types."""
         return [canonical(c, kind) for c, kind in zip(columns, self.types, strict=True)]
 
     def stream_codes(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -93,11 +93,11 @@ def resolve_keys(
     on: list[tuple[str, str]],
     sides: tuple[str, str] = ("stream", "master"),
 ) -> JoinKeys:
-    """Check the join columns of both schemas, and determine the canonical types, which are the
-    master's.
+    """Check the join columns of both schemas. Return the keys with their canonical types, which are
+    the master's.
 
-    on: (stream column, master column) pairs; sides: names of the two in errors. Raises ConfigError
-    for a missing column, or for types that differ.
+    on: (stream column, master column) pairs; sides: names of the two sides in errors. Raises
+    ConfigError for a missing column, or for types that differ.
     """
     if not on:
         raise ConfigError(
@@ -125,7 +125,7 @@ def resolve_keys(
 
 
 def master_keys(master: pa.Schema, columns: list[str]) -> JoinKeys:
-    """Return the keys of a master relation alone, for writing a snapshot."""
+    """Return the keys of a master relation without a stream, for writing a snapshot."""
     return resolve_keys(master, master, [(c, c) for c in columns])
 
 
@@ -145,7 +145,7 @@ def is_exact(kind: pa.DataType) -> bool:
 
 
 def canonical(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the column in its canonical type. Integers wrap to int64."""
+    """Convert the column to its canonical type. Integers wrap to int64."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -266,7 +266,8 @@ def _hash_longs(values, h):
 
 @njit(inline="always")
 def bucket_of(code, exact, count):
-    """Return the bucket of one key code as in ``buckets``, for kernels."""
+    """Return the bucket of one key code, with the same result as ``buckets``, for use in
+    kernels."""
     h = hash_long(code, SEED) if exact else code
     # floor modulo, as Spark's pmod
     return h & (count - 1) if count & (count - 1) == 0 else h % count

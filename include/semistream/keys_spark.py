@@ -22,8 +22,9 @@ def quoted(name: str) -> Column:
 def bucket_expression(
     columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int
 ) -> Column:
-    """Return the bucket of a key as a Spark column expression over the named columns; it equals
-    that of ``keys.buckets``. A null key's bucket is arbitrary but fixed."""
+    """Return the bucket of a key as a Spark column expression over the named columns. The
+    expression equals the bucket of ``keys.buckets``. The bucket of a null key is arbitrary but
+    fixed."""
     return F.pmod(
         F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
         F.lit(count),
@@ -31,8 +32,8 @@ def bucket_expression(
 
 
 def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -> Column:
-    """Return a Spark column expression that sorts rows by their key codes; the place of null keys
-    is arbitrary."""
+    """Return a Spark column expression that sorts rows by their key codes. The position of null
+    keys is arbitrary."""
     canonical = [_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]
     return canonical[0] if len(kinds) == 1 and is_exact(kinds[0]) else F.xxhash64(*canonical)
 
@@ -52,9 +53,8 @@ def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
 
 
 def partition_expression(placement: Placement) -> Column:
-    """Return the partition of a stream tuple as a Spark column expression. A tuple that any
-    partition may have is assigned by a hash of its columns, because rows have no number in
-    Spark."""
+    """Return the partition of a stream tuple as a Spark column expression. A tuple that may go to
+    any partition is assigned by a hash of its columns, because rows have no number in Spark."""
     keys = placement.keys
     owner = F.get(
         F.lit(placement.owners.tolist()),

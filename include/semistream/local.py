@@ -76,8 +76,8 @@ SECONDS_BETWEEN_LINES = 5.0  # between lines of progress, without a terminal
 
 
 def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
-    """Return the environment of Airflow, Spark and the library. Settings of Spark and of the
-    warehouse in the caller's environment take precedence."""
+    """Return the environment variables for Airflow, Spark and the library. Settings of Spark and of
+    the warehouse in the caller's environment take precedence."""
     airflow = home / "airflow"
     spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
     fixed = {
@@ -131,10 +131,10 @@ def _interrupt(number: int, _frame: Any) -> None:
 
 
 class AirflowCommands:
-    """Airflow's command line in one process, so that its start-up is paid once, and not once a DAG.
+    """Airflow's command line in one process, so that it starts up only once for all DAGs.
 
-    The process has its own session: a task that is tested in a process catches the exceptions that
-    signals raise, and handles SIGTERM itself.
+    The process has a separate session, so that signals to this process do not reach it. A task that
+    runs inside a process catches the exceptions that signals raise, and handles SIGTERM itself.
     """
 
     def __init__(self, settings: Mapping[str, str], log: Path):
@@ -157,7 +157,7 @@ class AirflowCommands:
         return self.wait()
 
     def end(self) -> None:
-        """End the process. Processes that are still running in its session are stopped."""
+        """End the process, and all processes that still run in its session."""
         self._pipe.close()
         self._process.join(1.0)
         assert self._process.pid is not None
@@ -323,7 +323,8 @@ class Step:
 
 @contextmanager
 def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step]:
-    """Show a step while it runs: as one live line on a terminal, as a line per change elsewhere."""
+    """Show a step while it runs: on a terminal as one line that is updated, elsewhere as a new line
+    for each change."""
     started, over = time.monotonic(), threading.Event()
 
     def follow() -> None:
@@ -413,7 +414,7 @@ def up(screen: Console, places: Paths) -> int:
 
 
 def down(screen: Console, places: Paths) -> int:
-    """Stop the processes that ``up`` started. Spark drivers have their own sessions and keep
+    """Stop the processes that ``up`` started. Spark drivers, which have separate sessions, keep
     running."""
     home = places.home / "airflow"
     if session := _running(home):
@@ -434,8 +435,8 @@ def _stop(home: Path, session: int) -> None:
 
 
 def _keep_private(home: Path) -> None:
-    """Make ``home`` and all files created from now on private to their owner: databases, logs, a
-    password."""
+    """Make ``home``, and all files created from now on, accessible only to their owner, because
+    they include databases, logs and a password."""
     os.umask(0o077)
     home.mkdir(parents=True, exist_ok=True)
     if home.stat().st_uid == os.getuid():
@@ -443,7 +444,7 @@ def _keep_private(home: Path) -> None:
 
 
 def _running(home: Path) -> int | None:
-    """Return the session that ``up`` started, while any of its processes lives; else None."""
+    """Return the session that ``up`` started if any of its processes is alive; otherwise None."""
     try:
         session = int((home / "standalone.pid").read_text())
     except (FileNotFoundError, ValueError):
@@ -452,8 +453,8 @@ def _running(home: Path) -> int | None:
 
 
 def _is_airflow(process: int, home: Path) -> bool:
-    """Return whether ``up`` started the process, and not another program in a session that has got
-    the same number. Airflow overwrites a process's command line with its title."""
+    """Return whether ``up`` started the process. Another program may have got the session's number
+    later. Airflow overwrites a process's command line with its title."""
     try:
         command, environment = (
             Path(f"/proc/{process}/{name}").read_bytes() for name in ("cmdline", "environ")
@@ -464,8 +465,8 @@ def _is_airflow(process: int, home: Path) -> bool:
 
 
 def _ended_parts(home: Path, session: int) -> list[str]:
-    """Return the names of Airflow's processes that have ended. If no process is left to start, the
-    list says so."""
+    """Return the names of those processes of Airflow that have ended, including processes that can
+    no longer be started."""
     started = dict[str, int]()
     with suppress(FileNotFoundError):
         for line in (home / "standalone.parts").read_text().splitlines():
@@ -480,8 +481,8 @@ def _ended_parts(home: Path, session: int) -> list[str]:
 
 
 def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
-    """Send signals to all processes of a group or session, one after the other, until all have
-    ended. signals: (number, most seconds to wait for the end)."""
+    """Send signals to all processes of a group or session, one signal after the other, until all
+    processes have ended. signals: (number, longest time in seconds to wait for the end)."""
     for number, seconds in signals:
         for process in members(group):
             with suppress(ProcessLookupError):

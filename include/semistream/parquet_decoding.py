@@ -1,4 +1,4 @@
-"""Parquet files, read a little at a time, whatever the size of their row groups."""
+"""Parquet files, read a little at a time, even if their row groups are large."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ FEW_COLUMNS, HELD_BYTES, PAGE = 32, 8_000_000, 1_000_000
 
 
 def open_parquet(path: str | Path) -> ParquetFile:
-    """Open a Parquet file so that it is read a little at a time, whatever the size of its row
-    groups. By default PyArrow reads whole row groups ahead, and keeps them until the file is
-    closed."""
+    """Open a Parquet file so that it is read a little at a time, even if its row groups are large.
+    By default PyArrow reads whole row groups ahead, and keeps them until the file is closed."""
     from pyarrow.parquet import ParquetFile, read_metadata
 
     of = read_metadata(path)
@@ -41,8 +40,8 @@ def parquet_batches(
     file: ParquetFile, columns: Sequence[str], rows: int, size: int, threads: bool = False
 ) -> Iterator[RecordBatch]:
     """Yield the columns of a file in batches of at most `rows` rows and about ``size`` bytes in
-    memory. There a dictionary's values, for instance, can take many times their bytes in the
-    file."""
+    memory. Values may take many times more bytes in memory than in the file, for instance those of
+    a dictionary."""
     for groups in _row_groups(file.metadata, rows):
         together = _read_together(file.metadata, groups, columns)
         first = [
@@ -65,8 +64,8 @@ def parquet_batches(
 def _read_together(
     of: FileMetaData, groups: Sequence[int], columns: Sequence[str]
 ) -> Sequence[Sequence[str]]:
-    """Split the columns into parts that are read one after the other. There is one part if the
-    columns are few, or their pages small."""
+    """Split the columns into parts that are read one after the other. If the columns are few or
+    their pages are small, there is only one part."""
     if len(columns) <= FEW_COLUMNS:
         return [columns]
     held = dict.fromkeys(columns, 0)
@@ -135,7 +134,8 @@ def _side_by_side(parts: Iterable[Iterator[RecordBatch]]) -> Iterator[RecordBatc
 
 
 def _next(part: Iterator[RecordBatch], left: RecordBatch | None) -> RecordBatch | None:
-    """Return the rest of a part's batch, or the next batch that has rows; None at the end."""
+    """Return the rest of a part's batch, or the next batch that has rows; None after the last
+    batch. left: the rest."""
     while left is None or not left.num_rows:
         if (left := next(part, None)) is None:
             break
@@ -143,7 +143,7 @@ def _next(part: Iterator[RecordBatch], left: RecordBatch | None) -> RecordBatch 
 
 
 def _row_groups(of: FileMetaData, rows: int) -> Iterator[list[int]]:
-    """Yield lists of consecutive row groups. Small ones are combined up to `rows` rows."""
+    """Yield lists of consecutive row groups. Small row groups are combined up to `rows` rows."""
     groups, count = list[int](), 0
     for group in range(of.num_row_groups):
         more = of.row_group(group).num_rows
@@ -156,8 +156,8 @@ def _row_groups(of: FileMetaData, rows: int) -> Iterator[list[int]]:
 
 
 def _stored_width(of: FileMetaData, groups: Sequence[int], columns: Sequence[str]) -> float:
-    """Return the mean decompressed bytes of a row, for these columns and row groups, by the file's
-    metadata."""
+    """Return the mean decompressed bytes of a row, for these columns and row groups, according to
+    the file's metadata."""
     wanted, size = set(columns), 0
     for group in map(of.row_group, groups):
         chunks = (group.column(i) for i in range(group.num_columns))

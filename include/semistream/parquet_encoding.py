@@ -25,7 +25,7 @@ NUMBERS, OTHERS = "snappy", "zstd"
 def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
     """Return the options of ``ParquetWriter`` for a file that begins with these rows.
 
-    constant: columns that have one value each.
+    constant: columns that have the same value in all rows.
     """
     dictionaries, codecs = list[str](), dict[str, str]()
     for field, column in zip(first.schema, first.columns, strict=True):
@@ -39,8 +39,8 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _few_values(column: pa.ChunkedArray) -> bool:
-    """Return whether few of the sampled values are distinct. Nested columns and dictionaries count
-    as such without a look."""
+    """Return whether few of the sampled values are distinct. Nested columns and dictionaries are
+    assumed to have few."""
     if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
         return True
     sample = column.slice(0, SAMPLED_ROWS)
@@ -62,7 +62,7 @@ def _codec(column: pa.ChunkedArray, few: bool) -> str:
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield the paths of a column's values in the file."""
+    """Yield the paths under which the file stores a column's values."""
     if pa.types.is_struct(kind):
         for field in kind:
             yield from _leaves(f"{path}.{field.name}", field.type)

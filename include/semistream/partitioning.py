@@ -21,8 +21,9 @@ EVERYWHERE = -1  # the partition of rows that go to all partitions
 class Placement:
     """The assignment of stream tuples to partitions.
 
-    owners: the partition of each bucket of R, int[buckets], or DEALT; mark: the column that marks
-    rows as punctuations. Punctuations of more than one key go to every partition.
+    owners: the partition of each bucket of R, int[buckets]; DEALT for a bucket whose tuples are
+    distributed over all partitions; mark: the column that marks rows as punctuations. Punctuations
+    of more than one key go to every partition.
     """
 
     stream: pa.Schema
@@ -37,9 +38,9 @@ class Placement:
         return np.where(valid, buckets(codes, self.keys.exact, len(self.owners)), -1)
 
     def partitions(self, batch: pa.RecordBatch, numbers: np.ndarray | None = None) -> np.ndarray:
-        """Return the partition of each row, int[n], or EVERYWHERE. Dealt tuples, and tuples without
-        a key, are assigned by a hash of their number. numbers: int64[n], by default the index in
-        the batch."""
+        """Return the partition of each row, int[n], or EVERYWHERE. Tuples of a DEALT bucket, and
+        tuples without a key, are assigned by a hash of their number. numbers: int64[n], by default
+        the index in the batch."""
         codes, valid = self.keys.stream_codes(batch)
         numbers = np.arange(batch.num_rows) if numbers is None else numbers
         of = _partitions(codes, valid, self.keys.exact, self.owners, self.count, numbers)
@@ -60,7 +61,7 @@ class Placement:
         )
 
     def only(self, partition: int, batch: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
-        """Return the tuples of a partition, in their order."""
+        """Return the tuples of a partition, in the order of the batch."""
         if self.count == 1:
             return batch
         of = self.partitions(batch, numbers)
@@ -69,7 +70,8 @@ class Placement:
     def split(
         self, batch: pa.RecordBatch, numbers: np.ndarray
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (partition, its tuples in their order) for each partition that has tuples."""
+        """Yield (partition, its tuples in the order of the batch) for each partition that has
+        tuples."""
         of = self.partitions(batch, numbers)
         everywhere = np.flatnonzero(of == EVERYWHERE)
         order = np.argsort(of, kind="stable")[len(everywhere) :]
@@ -87,8 +89,8 @@ class Placement:
 
 @njit(cache=True)
 def _partitions(codes, valid, exact, owners, count, numbers):
-    """Return the partition of each key code, int32[n]: the owner of its bucket. If that is DEALT or
-    the key is null, the row's number decides.
+    """Return the partition of each key code, int32[n]: the owner of its bucket. If the owner is
+    DEALT or the key is null, the row's number decides.
 
     in      codes int64[n], valid bool[n], owners int64[buckets], numbers int64[n]
     """
@@ -104,8 +106,8 @@ def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
 
     The buckets are assigned by size, the largest first, each to the partition with the fewest
     tuples so far (Graham's LPT rule). A bucket with more tuples than a partition's share, such as
-    that of a very frequent key, is dealt to all partitions if the slowest one then has less to do,
-    although all partitions have to read that bucket of R.
+    the bucket of a very frequent key, is dealt to all partitions if the slowest partition then has
+    less to do. All partitions must then read that bucket of R.
     """
     fullest, total = np.argsort(-tuples, kind="stable"), tuples.sum()
     plans = []

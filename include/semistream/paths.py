@@ -16,7 +16,7 @@ class Paths(Settings):
     and WAREHOUSE_URL.
 
     jobs_dir: the directory of the jobs that are DAGs; default: ``jobs`` below the home.
-    reports_kept: how many of the latest reports are kept, of each app's verifications and of tuning
+    reports_kept: the number of reports that are kept of each app's verifications, and of tuning
     sweeps.
     """
 
@@ -27,7 +27,7 @@ class Paths(Settings):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Paths:
-        """Return those of an environment, by default this process's."""
+        """Return the paths that environment variables give, by default those of this process."""
         of = os.environ if environment is None else environment
         home = Path(of.get("SEMISTREAM_HOME", "var")).absolute()
         given = {
@@ -43,17 +43,17 @@ class Paths(Settings):
 
     @property
     def jobs(self) -> Path:
-        """The directory whose YAML files are DAGs, where they have a schedule."""
+        """The directory of jobs. Its YAML files with a schedule become DAGs."""
         return (self.jobs_dir or self.home / "jobs").absolute()
 
     @property
     def dag_files(self) -> Path:
-        """The DAG files that are made of the jobs."""
+        """The directory of the DAG files that are generated from jobs."""
         return self.home / "dag_files"
 
     @property
     def dimensions(self) -> Path:
-        """The declarations of dimensions, beside those that stand next to jobs."""
+        """The directory of declarations of dimensions that are not declared in or next to a job."""
         return self.home / "dimensions"
 
     @property

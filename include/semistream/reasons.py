@@ -1,11 +1,11 @@
-"""Why a stream tuple is not in the fact table, or has no match there."""
+"""The reasons why a stream tuple is not in the fact table, or has no match there."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The reason of a tuple in ``unmatched``. Tuples of ``QUARANTINED`` were refused before they
-    could be joined."""
+    """The reason of a tuple in ``unmatched``. Tuples with a reason in ``QUARANTINED`` were refused
+    before they could be joined."""
 
     NO_MATCH = "no_match"  # no master row has its key
     NULL_KEY = "null_key"

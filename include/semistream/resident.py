@@ -1,5 +1,5 @@
-"""Anonymous resident memory of a process, which a container's limit counts: with the memory files
-that hold workers' arenas, but without other mapped files."""
+"""Anonymous resident memory of a process, which counts towards a container's limit. The memory
+files that hold workers' arenas are included, other mapped files are not."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _libc = ctypes.CDLL(None)
 
 
 def resident(process: int | str = "self") -> int:
-    """Return the resident bytes of a process, by default this one; 0 if the system does not
-    tell."""
+    """Return the resident bytes of a process, by default this one; 0 if the system does not give
+    them."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             return sum(
@@ -32,7 +32,7 @@ def resident(process: int | str = "self") -> int:
 
 
 def give_back() -> None:
-    """Give the memory that was freed, and that the allocators retain, back to the system."""
+    """Return freed memory that the allocators retain to the system."""
     pa.default_memory_pool().release_unused()
     if hasattr(_libc, "malloc_trim"):  # glibc
         _libc.malloc_trim(0)

@@ -1,4 +1,4 @@
-"""When a job's loads run in Airflow, for whom, and who is notified."""
+"""When a job's loads run in Airflow, who is responsible for them, and who is notified."""
 
 from __future__ import annotations
 

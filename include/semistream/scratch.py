@@ -31,7 +31,7 @@ def scratch_directory() -> Path:
 
 def sweep(parent: Path) -> None:
     """Remove scratch directories of this user whose process has ended. A directory without a lock
-    file is removed too: its process was killed while removing it, or its JVM made it again."""
+    file is removed too: its process was killed while removing it, or its JVM created it again."""
     for directory in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # its process lives, or another process is removing it
             if directory.stat().st_uid == os.getuid():
@@ -41,5 +41,5 @@ def sweep(parent: Path) -> None:
 
 
 def task_directory() -> str | None:
-    """Return the directory for a Spark task's temporary files; None: the system's directory."""
+    """Return the directory for a Spark task's temporary files; None for the system's directory."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

@@ -1,7 +1,8 @@
-"""Frozen, validated settings; to and from command-line arguments, YAML and Airflow params.
+"""Frozen, validated settings, which can be converted to and from command-line arguments, YAML and
+Airflow params.
 
-A field's ``description``, constraints and default are written once, where its class is, and appear
-in ``--help``, in the trigger form and in error messages. Every settings class is a frozen pydantic
+A field's ``description``, constraints and default are defined once, in its class, and appear in
+``--help``, in the trigger form and in error messages. Every settings class is a frozen pydantic
 model that refuses unknown names.
 """
 
@@ -58,13 +59,13 @@ class Settings(BaseModel):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Read a YAML file. Raises ConfigError when the file is missing or wrong."""
+        """Read settings from a YAML file. Raises ConfigError when the file is missing or wrong."""
         return cls.load(read_yaml(path))
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser, *, exclude: Sequence[str] = ()) -> None:
-        """Add one ``--flag`` per field to a parser, but none for nested settings. The help is the
-        field's description and default."""
+        """Add one ``--flag`` for each field to a parser, except for nested settings. The help text
+        is the field's description and default."""
         nested = cls.nested()
         for name, field in cls.model_fields.items():
             if name in exclude or name in nested:
@@ -106,12 +107,12 @@ class Settings(BaseModel):
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Return the settings given on the command line. Others have their defaults."""
+        """Return the settings given on the command line. Other settings have their defaults."""
         return cls.load({k: v for k, v in vars(arguments).items() if k in cls.model_fields})
 
     def to_arguments(self) -> list[str]:
-        """Return a command line (``--flag value …``) that gives these settings again, without
-        defaults."""
+        """Return a command line (``--flag value …``) that produces these settings. Defaults are
+        omitted."""
         out: list[str] = []
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -134,7 +135,7 @@ class Settings(BaseModel):
         """Return keyword arguments for ``airflow.sdk.Param``, one entry per field: default,
         description, JSON-schema type and range.
 
-        overrides: keyword arguments by field that replace or extend those.
+        overrides: by field, keyword arguments that replace or extend these.
         """
         schema = cls.model_json_schema()
         out = {}
@@ -200,8 +201,8 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
 
 
 def _yaml(text: str) -> Any:
-    """Parse a YAML text with the booleans of YAML 1.2, true and false only, as ``on:`` is a job's
-    key and not True. Raises ValueError for malformed YAML."""
+    """Parse a YAML text. Booleans are only true and false, as in YAML 1.2, because ``on:`` is a
+    job's key and must not become True. Raises ValueError for malformed YAML."""
     import yaml  # takes a while, and many commands read none
 
     class Loader(yaml.SafeLoader):
@@ -251,8 +252,8 @@ def _argument_kind(annotation: Any) -> tuple[Any, bool]:
 
 
 def _plain(value: Any, separator: str = "=") -> str:
-    """Format a value as it would be given on a command line. separator: between the parts of a
-    tuple."""
+    """Format a value in the notation of the command line. separator: the character between the
+    parts of a tuple."""
     if isinstance(value, tuple):
         return separator.join(map(_plain, value))
     return (
@@ -302,7 +303,7 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
 def _innermost(
     cls: type[Settings], place: Sequence[int | str]
 ) -> tuple[type[Settings], FieldInfo | None]:
-    """Return the settings at a place in nested settings, and the field of them that is there, if
+    """Return the settings class at a place in nested settings, and its field at this place, if
     any."""
     field, keys = None, iter(place)
     for key in keys:
@@ -367,8 +368,8 @@ def _quoted(name: Any) -> str:
 
 
 def _types(value: Any) -> Any:
-    """Convert as ``pairs`` does. One text may hold several: 'a=string,b, c=decimal(12,2)' names the
-    columns a, and 'b, c'."""
+    """Convert a value like ``pairs``. One text may hold several pairs: 'a=string,b,
+    c=decimal(12,2)' names the columns a, and 'b, c'."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
@@ -415,7 +416,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 class JoinSettings(Settings):
-    """The settings of a semi-stream join, common to all ways to run it."""
+    """The settings of a semi-stream join that are common to all ways to run it."""
 
     algorithm: str = Field(
         AUTO,

@@ -1,4 +1,4 @@
-"""The lines of a YAML file on which its settings are."""
+"""The line numbers of settings in a YAML file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 def line_of(text: str, parameter: str) -> int:
     """Return the line of a parameter such as ``dimensions.product.on`` in a YAML text, from 1 on.
 
-    A parameter that is not there is found where the innermost mapping above it begins: the line
-    of that mapping's own key, or 1. Parts of a name that do not fit the text are passed over.
+    If the parameter is missing, return the line of the innermost enclosing mapping's key, or 1.
+    Parts of the parameter's name that do not fit the text are skipped.
     """
     import yaml
 
