@@ -29,8 +29,8 @@ class TimeOfDay(BaseDeadlineReference):
 
 
 def next_time(at: str, timezone: str, now: datetime) -> datetime:
-    """Return the next moment after ``now`` at which it is the time of day ``at``, HH:MM, in a time
-    zone."""
+    """Return the next moment after ``now`` at which the time of day in a time zone is ``at``,
+    HH:MM."""
     zone = ZoneInfo(timezone)
     local = now.astimezone(zone)
     today = datetime.combine(local.date(), time.fromisoformat(at), zone)

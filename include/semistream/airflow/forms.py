@@ -75,7 +75,7 @@ TWO_STREAMS: dict[str, dict[str, Any]] = BOTH | {
 
 
 def offered() -> list[str]:
-    """Return the jobs that a form offers: the shipped ones, and those in the jobs' directory."""
+    """Return the jobs that a form offers: the shipped jobs, and the jobs in the jobs' directory."""
     files = Paths.from_environment().jobs.glob("*.yaml")
     return [*Job.shipped, *map(str, sorted(files))]
 
@@ -92,7 +92,7 @@ def stream_stream_form() -> dict[str, Param]:
 
 
 def job_form(job: AnyJob, without: Collection[str] = ("job", "app")) -> dict[str, Param]:
-    """Return the form of a job's load, with the job's own settings as its defaults."""
+    """Return the form of a job's load. The defaults are the job's settings."""
     params = load_form() if isinstance(job, Job) else stream_stream_form()
     for name, value in job.settings.items():
         if name in params:

@@ -38,8 +38,8 @@ class ReportLink(BaseOperatorLink):
 
 
 def _page(kind: str = "", name: str = "") -> str:
-    """Return the URL of a page of this package: of all loads without a kind, else of the named
-    object; "" if its name is missing."""
+    """Return the URL of a page of this package. Without a kind, this is the page of all loads. If
+    the kind's object has no name, return ""."""
     base = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/semistream/"
     if not kind:
         return base

@@ -81,7 +81,7 @@ class FailureCallback:
 def deadline_alert(
     job: str, owner: str, at: str, timezone: str, notifiers: Sequence[Mapping[str, Any]]
 ) -> DeadlineAlert:
-    """Return the alert of a job's deadline, which an executor that supports callbacks delivers."""
+    """Return the alert for a job's deadline. An executor that supports callbacks delivers it."""
     given = {
         "job": job,
         "owner": owner,

@@ -114,7 +114,7 @@ def same_origin(request: Request) -> None:
 
 @app.get("/", dependencies=[may_read], response_class=HTMLResponse)
 def show(request: Request, dismissed: bool = False) -> str:
-    """Return the overview. dismissed: include the loads that were dismissed."""
+    """Return the overview page. dismissed: whether to include the loads that were dismissed."""
     return _render("overview_page.html", request, **_overview(dismissed))
 
 
@@ -168,7 +168,7 @@ def stop(name: str, request: Request) -> RedirectResponse:
 
 @app.post("/apps/{name}/dismiss", dependencies=[may_stop, Depends(same_origin)])
 def dismiss_app(name: str, request: Request, *, again: bool = False) -> RedirectResponse:
-    """Dismiss a load that has ended. again: show it again."""
+    """Dismiss a load that has ended. again: whether to show it again instead."""
     tile = _tile(name)["tile"]
     dismiss(places().checkpoints, name, None if again else tile.at)
     return RedirectResponse(_root(request) + "/", status_code=303)
@@ -176,7 +176,7 @@ def dismiss_app(name: str, request: Request, *, again: bool = False) -> Redirect
 
 @app.get("/spark/{name}", dependencies=[may_read])
 def show_spark(name: str) -> RedirectResponse:
-    """Go to the UI of an app's driver."""
+    """Redirect to the UI of an app's driver."""
     checkpoint = places().checkpoints / name
     status = read_status(checkpoint) if name in drivers.app_names(checkpoint.parent) else None
     if status is None or not status.spark_ui or not drivers.is_alive(checkpoint):
@@ -196,8 +196,8 @@ def show_unmatched(name: str, request: Request) -> str:
 
 @app.get("/report/{path:path}", dependencies=[may_read], response_class=HTMLResponse)
 def show_report(path: str, request: Request) -> str:
-    """Return a page with a report and a link back: Airflow shows the page in a frame that cannot
-    open another window."""
+    """Return a page with a report and a link back. The link is necessary because Airflow shows the
+    page in a frame that cannot open another window."""
     return templates.get_template("report.html").render(path=path, root=_root(request))
 
 

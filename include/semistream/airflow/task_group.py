@@ -93,7 +93,7 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
 
         @task
         def prepare() -> None:
-            """Make the missing data files of a shipped job."""
+            """Create the missing data files of a shipped job."""
             from semistream.pipeline import steps
 
             steps.prepare(file, places(connection))
