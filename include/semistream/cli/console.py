@@ -1,4 +1,5 @@
-"""What commands show on the console: tables, remarks, progress. Rich is imported on first use."""
+"""The output of commands on the console: tables, remarks, progress. Rich is imported on first
+use."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def wide_console(width: int) -> Console:
 
 
 def key_value_table() -> Table:
-    """Return an empty table for names, values, and what the values mean."""
+    """Return an empty table with columns for names, values, and the meaning of the values."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -73,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_remarks(console: Console, **remarks: Iterable[str]) -> None:
-    """Print a line for each remark, which begins with its kind."""
+    """Print a line for each remark. The line begins with the remark's kind."""
     for kind, texts in remarks.items():
         for text in texts:
             console.print(f"{kind}: {text}")
