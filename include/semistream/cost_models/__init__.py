@@ -1,7 +1,7 @@
 """The papers' cost models: one module per algorithm, one function per equation. ``MODELS`` lists
-them by the joins' names.
+the models by the names of the joins.
 
-Sizes are bytes or tuples, costs and times are seconds, rates are tuples a second. The papers give
+Sizes are bytes or tuples, costs and times are seconds, rates are tuples per second. The papers give
 costs in nanoseconds and multiply each c_loop by 10^-9; here that factor does not appear.
 """
 

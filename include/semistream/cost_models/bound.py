@@ -43,8 +43,8 @@ class Demand(NamedTuple):
 
 
 class Price(NamedTuple):
-    """The cost of a bound at a rate. bytes_read: bytes of R a second; busy: share of the operator's
-    time, where 1 is all of it."""
+    """The cost of a bound at a rate. bytes_read: bytes of R per second; busy: share of the
+    operator's time, where 1 is all of it."""
 
     bytes_read: float
     busy: float
@@ -73,7 +73,7 @@ def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: D
 
 
 def due(phase: str, number: float, misses: float, bound: float) -> float:
-    """Return the reads a second that a bound requires. number: N; misses: lambda_S, tuples/s;
+    """Return the reads per second that a bound requires. number: N; misses: lambda_S, tuples/s;
     bound: T, s."""
     if phase == "index":
         return number / (bound + number / misses)

@@ -18,8 +18,8 @@ from semistream.errors import ConfigError
 
 
 class Symbols(NamedTuple):
-    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_w, c_x, c_r, c_n,
-    c_i, c_m, c_d and c_2 are ours."""
+    """The papers' cost symbols at one size of the hash tables, in seconds. The symbols c_p, c_w,
+    c_x, c_r, c_n, c_i, c_m, c_d and c_2 do not occur in the papers."""
 
     c_io: float  # c_IO(b): read one disk buffer, all of it
     c_p: float  # the part of c_IO that is read only if some tuple matched: all but the key codes
@@ -42,8 +42,8 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseCosts:
-    """The costs of a disk phase, seconds. Those of H_S grow with its size, as the processor's
-    caches overflow, and have a value for each of ``tables``."""
+    """The costs of a disk phase, seconds. The costs of H_S grow with its size, because larger
+    tables exceed the processor's caches; they have a value for each of ``tables``."""
 
     tables: tuple[float, ...]  # tuples in H_S
     look_up: tuple[float, ...]  # c_H, per disk tuple
@@ -135,8 +135,8 @@ class Costs:
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
-        """Read the costs from a file. Raises ConfigError when the file is missing or has another
-        content."""
+        """Read the costs from a file. Raises ConfigError when the file is missing or has a
+        different content."""
         try:
             as_json = str(path).endswith(".json")
             # YAML takes JSON's 1e-9 for a word
@@ -297,8 +297,8 @@ class Prediction:
 
     @property
     def cache_share(self) -> float:
-        """Share of the stream tuples through H_R over the whole run; in the steady state if the
-        run's length is unknown."""
+        """Share of the stream tuples that H_R serves, over the whole run; in the steady state if
+        the run's length is unknown."""
         return self._run[1]
 
     @cached_property

@@ -76,9 +76,9 @@ def w_s(*, h_s: float, n: float) -> float:
 
 
 def worth_caching(*, m: float, v_r: float, v_e: float, v_s: float, phi: float) -> float:
-    """Return the n from which a value is cached by the cost-balanced inequality: n - sqrt(n) stream
-    tuples in a sweep exceed 2 phi (m v_R + v_E) / v_S. With sqrt(n) less, chance alone does not
-    cache it."""
+    """Return the smallest n for which the cost-balanced inequality caches a value: n - sqrt(n)
+    stream tuples in a sweep exceed 2 phi (m v_R + v_E) / v_S. Because of the term sqrt(n), a value
+    is not cached by chance alone."""
     return (0.5 + math.sqrt(0.25 + 2 * phi * (m * v_r + v_e) / v_s)) ** 2
 
 
@@ -159,7 +159,8 @@ class _Sweep:
         return stops / (stops + others)
 
     def surplus(self, log_t: float) -> float:
-        """Return ln of the ratio of the tuples that miss H_R in a sweep to those that leave H_S."""
+        """Return ln of a ratio: the tuples that miss H_R in a sweep, divided by the tuples that
+        leave H_S."""
         b = self.at(log_t)
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / (2 * b.h_s))
 
@@ -187,8 +188,9 @@ def predict(
     disk_share: float = 0.0,
     filter_bits: int = 0,
 ) -> Prediction:
-    """Predict ELEVATORJOIN's performance. m: M, bytes; disk_tuples: d; disk_share: phi, 0: from the
-    costs; filter_bits: -1: no filter, 0: the best of ``FILTER_BITS`` or none."""
+    """Predict ELEVATORJOIN's performance. m: M, bytes; disk_tuples: d; disk_share: phi, 0 to
+    compute it from the costs; filter_bits: -1 for no filter, 0 for the best of ``FILTER_BITS`` or
+    none."""
     if filter_bits:
         return _predict(work, m, costs, disk_tuples, disk_share, max(filter_bits, 0))
     options = (0, *FILTER_BITS) if work.frequencies.absent else (0,)
@@ -278,12 +280,12 @@ def _predict(
 
 
 def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) -> Course:
-    """Return the course of the run, sweep by sweep: a sweep's content of H_R follows from the sweep
-    before.
+    """Return the course of the run, sweep by sweep. The content of H_R in a sweep follows from the
+    previous sweep.
 
-    In the first sweep nothing is in H_R, and H_S has all of the pool. As the arriving tuples are
-    spread over all of R, e - 1 times as many tuples leave in it as H_S holds. whole: all of R is
-    cached by the stops of this sweep.
+    In the first sweep nothing is in H_R, and H_S has all of the pool. Because the arriving tuples
+    are spread over all of R, e - 1 times as many tuples leave in this sweep as H_S holds. whole:
+    whether all of R is cached by the stops of this sweep.
     """
     first = min(sweep.pool / sweep.v_s, sweep.useful)
     s = work.symbols(costs, first, cut.tuples, phase="elevator")

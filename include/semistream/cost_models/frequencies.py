@@ -140,7 +140,7 @@ class Frequencies:
 
     @cached_property
     def _mass(self) -> np.ndarray:
-        """The cumulated share of the stream: of the groups before each group and, last, of all
+        """The cumulated share of the stream before each group and, as the last element, of all
         groups, float64[g + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.p * self.keys)])
 
@@ -164,9 +164,9 @@ class Frequencies:
     def worth(
         self, least: float, least_absent: float, each: float, v_e: float, room: float
     ) -> Cached:
-        """Return the values to cache: those more probable than `least`, and absent values more
-        probable than `least_absent`. A value takes `each` bytes and an absent one v_e. If they
-        exceed `room` bytes, both numbers are scaled down."""
+        """Return the values to cache: values more probable than `least`, and absent values more
+        probable than `least_absent`. A value takes `each` bytes and an absent value v_e. If the
+        values exceed `room` bytes, both numbers are scaled down."""
         keys, hit = self.above(least)
         absent, lost = self.lost.above(least_absent) if self.lost else (0.0, 0.0)
         taken = keys * each + absent * v_e
@@ -271,8 +271,8 @@ class Frequencies:
 
 
 def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
-    """Return the expected count of a value seen r times, float64[n]: Turing's estimate where enough
-    values support it, r itself beyond."""
+    """Return the expected count of a value seen r times, float64[n]. This is Turing's estimate for
+    those r where enough values support it, and r itself for larger r."""
     following = np.interp(seen + 1, seen, n_r, right=0.0)
     enough = (following >= 20) & (n_r >= 20) & np.isin(seen + 1, seen)
     first_lack = int(np.argmin(enough)) if not enough.all() else len(seen)
@@ -300,8 +300,8 @@ def _poisson_above(count: int, means: np.ndarray) -> np.ndarray:
 
 def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndarray, np.ndarray]:
     """Return groups of the unseen values, (p, keys), with probabilities p (seen / rank)^s. s is
-    chosen so that they add up to `missing`. If they are no rarer than the values seen once, they
-    are one group."""
+    chosen so that the probabilities add up to `missing`. If the unseen values would be no rarer
+    than the values seen once, they form one group."""
     ranks = np.geomspace(
         seen, seen + unseen, max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1
     )

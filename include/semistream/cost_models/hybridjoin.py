@@ -31,7 +31,8 @@ from semistream.cost_models.solve import crossing
 
 
 def memory(*, m: float, d: float, v_r: float) -> dict[str, float]:
-    """Return the terms of M = d v_R + (M - d v_R), bytes. The latter is for H_S and its queue."""
+    """Return the terms of M = d v_R + (M - d v_R), bytes. The second term is for H_S and its
+    queue."""
     return {"disk buffer": d * v_r, "H_S": m - d * v_r}
 
 
@@ -61,7 +62,7 @@ def reads(partitions: Frequencies, h_s: float, passing: float = 0.0) -> Reads:
     mass = p * many
 
     def surplus(log_age: float) -> float:
-        """Return ln of the ratio of the tuples that wait at A = e^log_age - 1 to h_S."""
+        """Return ln of a ratio: the tuples that wait if A = e^log_age - 1, divided by h_S."""
         age = math.expm1(log_age)
         x = p * age
         waiting = age * float(mass @ ((1 + x / 2) / (1 + x)))

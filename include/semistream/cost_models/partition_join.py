@@ -38,7 +38,7 @@ def read_at(partitions: Frequencies, h_s: float, came: float = math.inf) -> floa
     most = p * came if math.isfinite(came) else np.where(p > 0, math.inf, 0.0)
 
     def surplus(log_c: float) -> float:
-        """Return ln of the ratio of the tuples that wait at c to h_S."""
+        """Return ln of a ratio: the tuples that wait for this c, divided by h_S."""
         c = math.exp(log_c)
         waits = float(partitions.keys @ np.where(most < c, most, c / 2))
         return math.log(max(waits, 1e-300) / h_s)

@@ -42,7 +42,8 @@ class Size(NamedTuple):
 
 
 def at_most(work: Workload, most: float, least: float = 1.0) -> tuple[float, float]:
-    """Return the bounds of a number of master tuples, given the most that M allows."""
+    """Return the bounds of a number of master tuples. most: the largest number that M allows;
+    least: the lower bound."""
     most = min(most, work.master_tuples)
     return min(least, max(most, 1.0)), max(most, least)
 

@@ -8,12 +8,12 @@ CLOSE = 1e-6
 
 
 def crossing(f: Callable[[float], float], low: float, high: float) -> float:
-    """Return the x in [low, high] at which an increasing f turns from negative to positive, to a
-    millionth.
+    """Return the x in [low, high] at which an increasing f turns from negative to positive, exact
+    to a millionth.
 
-    The result is ``low`` if f is negative nowhere, and ``high`` if it is negative everywhere. f may
-    jump: then x is just below the jump. The method is regula falsi with the Illinois rule; every
-    third step is a bisection.
+    The result is ``low`` if f is never negative, and ``high`` if it is always negative. If f jumps
+    there, x is just below the jump. The method is regula falsi with the Illinois rule; every third
+    step is a bisection.
     """
     at_low, at_high = f(low), f(high)
     if at_low >= 0:

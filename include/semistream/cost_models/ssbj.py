@@ -113,7 +113,7 @@ def balance(
         return Balance(t, c.keys * work.fan_out, c.keys + c.absent, c.hit, c.lost, h_s)
 
     def surplus(log_t: float) -> float:
-        """Return ln of the ratio of the tuples that miss H_R to those that H_S holds."""
+        """Return ln of a ratio: the tuples that miss H_R, divided by the tuples that H_S holds."""
         b = at(log_t)
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / b.h_s)
 

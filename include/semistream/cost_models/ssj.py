@@ -135,7 +135,8 @@ def w_s(*, p_s: float, h_s: float) -> float:
 
 
 def held(work: Workload, h_r: float) -> float:
-    """Return the largest number of master tuples in H_R and its switching buffer together."""
+    """Return the largest number of master tuples that H_R and its switching buffer hold
+    together."""
     return (
         h_r + max(h_r // SWITCH_SHARE, 1) if work.cut is not None else h_r * (1 + 1 / SWITCH_SHARE)
     )

@@ -46,8 +46,9 @@ class StreamWorkload:
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of a state that holds all tuples. The directory doubles in size: between two
-        doublings it has sqrt(2 / LOAD) positions per value, as a geometric mean."""
+        """Bytes of a state that holds all tuples. Because the directory doubles in size, it is
+        assumed to have sqrt(2 / LOAD) positions per value, the geometric mean between two
+        doublings."""
         return self.tuples * self.tuple_bytes + self.values * Directory.POSITION * math.sqrt(
             2 / LOAD
         )
@@ -71,8 +72,8 @@ class StateCosts:
 @dataclass(frozen=True)
 class StatePrediction:
     """A prediction. relocated: tuples moved to disk; read: tuples read by the disk join; found:
-    result rows of the disk join; accesses: times that a run is written or read; seconds: in all;
-    in_memory: seconds of the same join with enough memory."""
+    result rows of the disk join; accesses: how many times a run is written or read; seconds: total
+    time; in_memory: seconds of the same join with enough memory."""
 
     relocated: float
     read: float
@@ -106,9 +107,9 @@ def relocated(*, n: float, m: float, tuple_bytes: float, values: float) -> float
 
 
 def found_on_disk(*, n: float, o: float, fitting: float) -> float:
-    """Return how many of o result rows of n tuples the disk join finds. In memory a tuple meets the
-    tuples that are there when it comes. Until M is full these are all earlier ones; then they are
-    as many as fit, less half a state relocation on average."""
+    """Return how many of o result rows of n tuples the disk join finds. In memory a tuple meets
+    only the tuples that are in memory when it comes. Until M is full these are all earlier tuples.
+    Afterwards they are as many tuples as fit, less half a state relocation on average."""
     if n <= fitting:
         return 0.0
     held = fitting * (1 - 1 / (2 * FREED_SHARE))
@@ -117,19 +118,19 @@ def found_on_disk(*, n: float, o: float, fitting: float) -> float:
 
 def runs(*, d: float, fitting: float) -> float:
     """Return the number of runs of d relocated tuples. A run is ``RUN`` times as large as a
-    stream's mean hash bucket in memory, as the largest buckets are relocated."""
+    stream's mean hash bucket in memory, because the largest buckets are relocated."""
     return d / (RUN * fitting / (2 * BUCKETS))
 
 
 def outgrown(*, n_a: float, m: float) -> bool:
-    """Return whether a hash bucket is larger than what a disk join can hold in memory at once. n_a:
-    left tuples of all buckets."""
+    """Return whether a hash bucket is larger than the part that a disk join can hold in memory at
+    once. n_a: left tuples of all buckets."""
     return n_a / BUCKETS > held_rows(m)
 
 
 def passes(*, n_a: float, m: float) -> int:
-    """Return the passes over the right stream that the disk join of a hash bucket needs at the end
-    of the streams, for n_A left tuples in all. The directory's part of M is neglected."""
+    """Return how many passes over the right stream the disk join of a hash bucket needs at the end
+    of the streams. n_a: left tuples of all buckets. The directory's part of M is neglected."""
     return max(math.ceil(n_a / BUCKETS / (m / HeldTuples.ROW)), 1)
 
 
