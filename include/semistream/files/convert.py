@@ -55,7 +55,8 @@ def _differs(text: str) -> bool:
 
 def as_integer(text: str, kind: pa.DataType) -> int | None:
     """Return the integer that a text with an exponent, such as 4.0128e+10, denotes. Return None if
-    it denotes none, or one outside of the type, and for a text without an exponent."""
+    the text denotes no integer, if the integer is outside of the type, and for a text without an
+    exponent."""
     if "e" not in text.lower():
         return None
     try:
@@ -149,9 +150,9 @@ def _null_words(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def prepared_cells(
     name: str, cells: pa.Array, form: ColumnFormat | None
 ) -> tuple[pa.Array, np.ndarray]:
-    """Return (a column's cells as texts that ``cast_cells`` accepts, int64 positions of those that
-    do not fit the format, which are null). Raises ConfigError if the format is for texts and the
-    column has other values."""
+    """Return a column's cells as texts that ``cast_cells`` accepts, and int64 positions of the
+    cells that do not fit the format, which become null. Raises ConfigError if the format is for
+    texts and the column has other values."""
     if form is None:
         return cells, NOTHING
     check_texts(name, cells.type, form)
@@ -169,11 +170,11 @@ def cast_rows(
     unlike: Mapping[str, np.ndarray | None] | None = None,
     formats: Mapping[str, ColumnFormat] | None = None,
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Cast rows, whose columns are in the schema's order. Return (the rows that fit the schema, why
-    each other row does not, by its position).
+    """Cast rows, whose columns are in the schema's order. Return the rows that fit the schema, and
+    for each other row, by its position, the reason why it does not fit.
 
     exact: columns whose types were inferred, see ``cast_cells``; unlike: by column, the positions
-    of cells that do not fit in any case; formats: of columns with a declared format.
+    of cells that do not fit in any case; formats: the declared formats by column.
     """
     columns: list[pa.Array] = []
     wrong: dict[int, str] = {}
@@ -201,9 +202,9 @@ def cast_rows(
 
 
 def _prepared(column: pa.Array, kind: pa.DataType, exact: bool) -> pa.Array:
-    """Convert texts or bytes into the form that Arrow's cast accepts: words that mean null become
-    null. Unless ``exact``, remove blanks at the ends, a plus sign, and the fraction of a whole
-    number, and take a time without a zone as UTC."""
+    """Convert texts or bytes into the form that Arrow's cast accepts. Words that mean null become
+    null. Unless ``exact``, blanks at the ends, a plus sign, and the fraction of a whole number are
+    removed, and a time without a zone counts as UTC."""
     if not exact:
         column = pc.replace_substring_regex(column, r"^\s+|\s+$", "")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -246,7 +247,8 @@ def text_of(value: pa.Scalar) -> Any:
 
 
 def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]) -> list[pa.Array]:
-    """Cast a column, halving it while the cast fails, until each cell at fault is alone."""
+    """Cast a column. If the cast fails, the column is halved and each half is cast, until each
+    wrong cell is alone."""
     try:
         return [_cast(column, kind)]
     except pa.ArrowInvalid:

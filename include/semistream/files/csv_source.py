@@ -254,7 +254,8 @@ class CsvSource(TextSource):
     def _lines(
         data: bytes, skip: int, array: np.ndarray, found: Records, lines: int
     ) -> tuple[np.ndarray, int]:
-        """Return (the line of each record, int64[n], the number of lines up to their end)."""
+        """Return (the line of each record, int64[n], the number of lines up to the end of the last
+        record)."""
         count, taken = len(found.starts), array[: found.consumed]
         if count and taken[-1] == LF and np.count_nonzero(taken == LF) == count and CR not in data:
             first = lines + data.count(b"\n", 0, skip)  # no line is blank, none has two records
@@ -265,8 +266,8 @@ class CsvSource(TextSource):
     def _arrow(
         self, names: list[str], delimiter: str, text: pa.Buffer, rows: int
     ) -> pa.RecordBatch:
-        """Parse clean records with Arrow. text: the records; rows: their number. Raises
-        SemistreamError if Arrow finds another number."""
+        """Parse well-formed records with Arrow. text: the records; rows: their number. Raises
+        SemistreamError if Arrow finds a different number."""
         schema = pa.schema([(n, pa.binary()) for n in names])
         if not rows:
             return pa.RecordBatch.from_pylist([], schema)

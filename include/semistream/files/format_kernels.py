@@ -226,7 +226,7 @@ def read_numbers(
     offsets, data, valid, decimal, thousands, percent, signs, sign_ends, out, ends, fits
 ):
     """Write each cell that is a number of the format as a plain number, with a point before its
-    fraction. percent: the number has a per cent sign, and is divided by 100.
+    fraction. percent: whether the number has a per cent sign, and is divided by 100.
 
     in      offsets int32[n + 1], data uint8[…], valid bool[n]; decimal, thousands: the separators,
             thousands 0 for none; signs uint8[…], sign_ends int32[k]: what may stand at either end
@@ -255,8 +255,8 @@ def read_numbers(
 
 @njit(cache=True)
 def _sign_width(data, i, end, sign):
-    """Return the bytes of the sign that begins at data[i], 0 if it is another one. BLANK stands for
-    any blank; apostrophe and minus have two forms each.
+    """Return the bytes of the sign that begins at data[i], 0 if it is a different sign. BLANK
+    stands for any blank; apostrophe and minus have two forms each.
 
     in      data uint8[…]
     """
@@ -283,7 +283,7 @@ def _sign_width(data, i, end, sign):
 
 @njit(cache=True)
 def _blanks(data, i, end):
-    """Return the end of the blanks that begin at i.
+    """Return the end of the blanks that begin at position i.
 
     in      data uint8[…]
     """

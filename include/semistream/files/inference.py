@@ -88,7 +88,7 @@ def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
 
 def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
     """Describe the few cells for which ``infer_type`` chose this type, if most cells of the column
-    would fit a narrower one; else return ""."""
+    would fit a narrower type; otherwise return ""."""
     values = _values(sample)
     if not len(values):
         return ""
@@ -121,8 +121,7 @@ def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
 
 
 def has_exponents(sample: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether some integers of an int64 column are written with an exponent, as
-    4.0128e+10."""
+    """Return whether some integers of an int64 column have an exponent, such as 4.0128e+10."""
     return bool(pa.types.is_int64(kind) and (shapes_of(sample).shape == EXPONENT).any())
 
 
@@ -137,8 +136,8 @@ def infer_time(values: pa.Array) -> pa.DataType:
 
 
 def infer_formatted_type(sample: pa.Array, form: ColumnFormat) -> pa.DataType:
-    """Infer the type of a column whose format is declared to be of times or of numbers: a date, a
-    timestamp, int64 or a decimal, never double."""
+    """Infer the type of a column with a declared format of times or numbers: a date, a timestamp,
+    int64 or a decimal, never double."""
     if (kind := implied_type(form)) is not None:
         return kind
     values = _values(prepared_cells("", sample, form)[0])

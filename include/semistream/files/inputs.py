@@ -59,7 +59,7 @@ class RoleInput(NamedTuple):
 
 
 class StarInputs(NamedTuple):
-    """The stream, and its dimensions in the order of the settings. notes: as in ``Inputs``."""
+    """The stream, and its dimensions in the order of the settings. notes: see ``Inputs``."""
 
     stream: FileSource
     roles: list[RoleInput]
@@ -411,7 +411,8 @@ def check_key_types(
 
 def _common_types(left: pa.DataType, right: pa.DataType) -> tuple[str, str]:
     """Propose types in which two key columns can be compared: int64 if one is integer and the other
-    floating, a decimal if both are floating, otherwise string. "": the type stays."""
+    floating, a decimal if both are floating, otherwise string. "" means that the column's type
+    stays."""
     if pa.types.is_floating(left) and pa.types.is_integer(right):
         return "int64", ""
     if pa.types.is_integer(left) and pa.types.is_floating(right):

@@ -26,9 +26,9 @@ def scan(data, bounds, final, listed, keys, key_ends, starts, ends, good, at, un
     """Find the objects in data, and their values of the known keys. Return (objects and malformed
     lines, bytes consumed, unknown keys found).
 
-    bounds: where each object's text ends, if known; then nothing else ends an object. final:
-    whether nothing follows the data; listed: whether the objects are elements of a list, separated
-    by commas. Keys are compared as they are in the file, including backslashes.
+    bounds: the end of each object's text, if known, in which case nothing else ends an object;
+    final: whether nothing follows the data; listed: whether the objects are elements of a list,
+    separated by commas. Keys are compared as they are in the file, including backslashes.
 
     in      data uint8[n], bounds int64[m], keys uint8[…], key_ends int64[c]
     out     starts int64[r], ends int64[r], good bool[r]: of each object or malformed line;
@@ -312,7 +312,7 @@ def _skip(data, i, n):
 
 @njit(cache=True)
 def _blanks(data, i, n):
-    """Return the first position from i on that is not blank, or is a line's end.
+    """Return the first position from i on that is not blank, or is the end of a line.
 
     in      data uint8[n]
     """

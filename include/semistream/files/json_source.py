@@ -341,8 +341,8 @@ class _Objects(NamedTuple):
 
 
 def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndarray) -> pa.Array:
-    """Return the pieces data[at:until] of data, uint8[n], as a binary array. Where no value is
-    present, the array has null."""
+    """Return the pieces data[at:until] of data, uint8[n], as a binary array. Pieces without a
+    present value become null."""
     offsets = np.zeros(len(at) + 1, np.int32)
     np.cumsum(np.where(present, until - at, 0), out=offsets[1:])
     out = np.empty(offsets[-1], np.uint8)

@@ -70,8 +70,8 @@ def publish_file(
 
 
 def no_rows(parameter: str, where: str) -> ConfigError:
-    """Return the error for master data without a row that has a key. parameter: the setting that
-    names the data; where: its value."""
+    """Return the error for master data in which no row has a key. parameter: the setting that names
+    the data; where: the setting's value."""
     return ConfigError(
         parameter,
         "must have a row with a key: nothing would match",

@@ -153,7 +153,7 @@ def is_suspicious(matched: int, unmatched: int) -> bool:
 
 
 def comparable(kinds: Sequence[pa.DataType]) -> bool:
-    """Return whether keys of these canonical types may have other forms."""
+    """Return whether keys of these canonical types may have other notations."""
     return any(map(pa.types.is_string, kinds)) and not any(map(pa.types.is_binary, kinds))
 
 
@@ -215,7 +215,7 @@ def needed_forms(keys: Sequence[pa.Array], master: Sequence[pa.Array]) -> dict[i
 
 
 class _Keys:
-    """Keys as tuples of values of these canonical types."""
+    """Keys as tuples of values. kinds: their canonical types."""
 
     def __init__(self, keys: list[tuple[Any, ...]], kinds: Sequence[pa.DataType]):
         self.keys, self.kinds = keys, kinds

@@ -140,6 +140,6 @@ def _readable(column: pa.Array) -> pa.Array:
 
 
 def _points(texts: Sequence[str]) -> np.ndarray:
-    """Return the code points of texts, uint32[n, longest], with zeros behind the shorter ones."""
+    """Return the code points of texts, uint32[n, longest]. Shorter texts are padded with zeros."""
     together = np.array(texts, dtype=np.str_)
     return together.view(np.uint32).reshape(len(texts), together.itemsize // 4)

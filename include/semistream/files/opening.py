@@ -132,7 +132,8 @@ def reading_of(
 
 
 def _encoding(place: str, name: str) -> str:
-    """Return the encoding, or "" for UTF-8. Raises ConfigError."""
+    """Return the encoding of this name; "" for UTF-8. Raises ConfigError for an unknown
+    encoding."""
     try:
         found = codecs.lookup(name).name if name else ""
     except LookupError:

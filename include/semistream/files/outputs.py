@@ -26,7 +26,8 @@ ROLE_COLUMN = "role"
 
 @dataclass
 class JoinSummary:
-    """The results of a join of files. Rates in stream tuples/s, times in s, memory in bytes."""
+    """The results of a join of files. Rates are in stream tuples/s, times in seconds, memory in
+    bytes."""
 
     algorithm: str
     memory_budget: int

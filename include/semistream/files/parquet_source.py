@@ -89,8 +89,8 @@ class ParquetSource(FileSource):
         return pa.concat_arrays([pa.array([], pa.string()), *cells])
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
-        """Yield the rows of a file, a part of a row group at a time, with their numbers in the file
-        as lines."""
+        """Yield the rows of a file, a part of a row group at a time. The lines of rows are their
+        numbers in the file."""
         size, read = path.stat().st_size, 0
         with self._open(path) as file:
             found = self._schema(path, file)

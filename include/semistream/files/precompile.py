@@ -82,7 +82,7 @@ def _join_star(directory: Path, cases: Sequence[dict[str, Any]]) -> None:
 
 
 def _join_both(directory: Path, case: dict[str, Any]) -> None:
-    """Join the two files as streams, in memory and with a state on disk."""
+    """Join the two files as streams, once in memory and once with a state on disk."""
     sides = {
         "on": case.get("on", "k"),
         "left": case["stream"],

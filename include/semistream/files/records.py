@@ -70,7 +70,7 @@ def _split(data, delimiter, quote, escape, final, keep_empty, starts, ends, fiel
 @njit(cache=True)
 def _record(data, i, n, delimiter, quote, escape):
     """Return (end of the record at i, number of its fields). The number is 0 for a malformed
-    record, -1 for one that is not closed before n.
+    record, and -1 for a record that does not end before n.
 
     in      data uint8[n]
     """
@@ -120,7 +120,7 @@ def _line_numbers(data, positions, out):
 
 @njit(cache=True)
 def _line_end(data, i, n):
-    """Return the first line end from i on, or n.
+    """Return the first line end from position i on; n if there is none.
 
     in      data uint8[n]
     """

@@ -1,4 +1,4 @@
-"""The settings of the commands on files. Nothing heavy is imported here."""
+"""The settings of the commands on files. This module imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class _JsonWriter:
             self._file.write("".join(lines).encode())
 
     def close(self) -> None:
-        """Do nothing, as all rows have been written."""
+        """Do nothing, because all rows have already been written."""
 
 
 def _plain(value: Any) -> Any:

@@ -163,8 +163,8 @@ class FileSource(ABC):
             self.bytes_done = done
 
     def read(self, path: Path, done: int = 0) -> Iterator[Chunk]:
-        """Read one file. done: bytes of the files before it. Raises ConfigError for a file with
-        other columns, SemistreamError for one that cannot be read; both name the file."""
+        """Read one file. done: bytes of the previous files. Raises ConfigError for a file with
+        other columns, SemistreamError for a file that cannot be read; both name the file."""
         for raw in self._read(path, done):
             yield self._typed(path, raw)
 
@@ -179,7 +179,7 @@ class FileSource(ABC):
 
     @abstractmethod
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
-        """Yield rows in the file's own types, with the rejected rows."""
+        """Yield rows in the types that the file stores, with the rejected rows."""
 
     def _typed(self, path: Path, raw: Raw) -> Chunk:
         """Cast the rows to the schema's types. Rows that do not fit are rejected, with the
@@ -207,7 +207,7 @@ class FileSource(ABC):
         return Chunk(rows, sorted(raw.rejected + rejected, key=lambda r: r.line), lines)
 
     def _ids(self, raw: Raw, positions: list[int]) -> list[str | None]:
-        """Return the ids of the rows at these positions, as ``identify`` writes them; None for a
+        """Return the ids of the rows at these positions, in the form of ``identify``; None for a
         row whose id cannot be read."""
         if self.identify is None or not self.id_columns:
             return [None] * len(positions)

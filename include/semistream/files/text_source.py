@@ -35,10 +35,10 @@ class TextSource(FileSource):
 
     def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
         """Yield (block of bytes in UTF-8, whether it is the last one). The consumer sends back how
-        many bytes it has parsed; the next block begins with the rest.
+        many bytes it has parsed; the next block begins with the remaining bytes.
 
         done: bytes of the files before this one. Raises SemistreamError for a file that cannot be
-        read, ConfigError for one in another encoding.
+        read, ConfigError for a file in another encoding.
         """
         held, encoding = b"", self.reading.encoding
         decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
@@ -78,14 +78,14 @@ def open_text(path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def plain_suffix(path: Path) -> str:
-    """Return the ending of a file's name in lower case, without that of its compression."""
+    """Return the ending of a file's name in lower case, without the ending of its compression."""
     packed = path.suffix.lower() in PACKED_ENDINGS[1:]
     return (Path(path.stem).suffix if packed else path.suffix).lower()
 
 
 def check_start(side: str, path: Path, block: bytes) -> None:
-    """Check the first bytes of a file. Raises ConfigError if they show that it is compressed, or of
-    another format than text in UTF-8."""
+    """Check the first bytes of a file. Raises ConfigError if they show that the file is compressed,
+    or is not text in UTF-8."""
     for magic, (what, ending) in PACKED.items():
         if block.startswith(magic) and (magic != b"BZh" or block[4:10] in BZIP2):
             raise ConfigError(
