@@ -34,7 +34,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Arena:
-    """The budget M of one operator, in bytes, and what each component has reserved of it."""
+    """The budget M of one operator, in bytes, and the bytes that each component has reserved."""
 
     def __init__(self, budget: int):
         self.budget, self.peak = budget, 0
@@ -123,8 +123,8 @@ def _mapped_before() -> int:
 
 
 def _most_mapped() -> int:
-    """Return the bytes that a process may map: the least of the machine's memory, the kernel's
-    commit limit where it is enforced, and the process's own limit."""
+    """Return the bytes that a process may map: the smallest of the machine's memory, the kernel's
+    commit limit if it is enforced, and the limit of the process."""
     most = os.sysconf("SC_PHYS_PAGES") * _PAGE
     if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
         (limit,) = (

@@ -65,7 +65,7 @@ class BlockCache(Part):
 
     @property
     def tuples(self) -> int:
-        """Master tuples of the cached blocks."""
+        """The number of master tuples in the cached blocks."""
         return self.cache.tuples
 
     def online(

@@ -1,4 +1,5 @@
-"""The interface of every semi-stream join, and the code that all joins share at their edges."""
+"""The interface of every semi-stream join, and the code that all joins share for input, output and
+state."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class SemiStreamJoin(ABC):
 
     A subclass creates ``h_s`` and ``parts``, and implements ``_take``, ``iterate`` and ``passes``.
     Null keys, output, time, totals and the saved state are handled here. H_S gets its memory when
-    the first tuples come (``_open``), as these show how long strings are.
+    the first tuples come (``_open``), because these show how long strings are.
     """
 
     h_s: StreamTable
@@ -119,7 +120,8 @@ class SemiStreamJoin(ABC):
         self._snapshot(bool(before)).write(path, before)
 
     def _snapshot(self, changes: bool) -> JoinState:
-        """Return a state whose tables may still be readers. changes: see `snapshot`."""
+        """Return a state in which tables may be readers that are not read yet. changes: see
+        `snapshot`."""
         found = self._changes() if changes else None
         tables, values = found or self._state()
         ages, now = self.h_s.ages(), time.perf_counter()
@@ -135,8 +137,9 @@ class SemiStreamJoin(ABC):
         )
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
-        """Restore a new operator from snapshots of one that was opened with the same settings: a
-        whole snapshot and the changes after it. Raises StateError when the settings differ."""
+        """Restore a new operator from snapshots of an operator with the same settings. state: a
+        whole snapshot; changes: the changes after it. Raises StateError when the settings differ.
+        """
         state.check_identity(self.spec.identity())
         self._restore(state, *changes)
         now, last = time.time(), (state, *changes)[-1].values
@@ -153,7 +156,7 @@ class SemiStreamJoin(ABC):
 
     @abstractmethod
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        """Take in tuples in stored types whose keys are not null. codes: int64[n], their key
+        """Take in tuples that are in stored types and have no null keys. codes: int64[n], their key
         codes."""
 
     @abstractmethod
@@ -203,7 +206,7 @@ class SemiStreamJoin(ABC):
         self._kept_up = self.passes
 
     def _state(self) -> State:
-        """Return the whole state."""
+        """Return the whole state of the join."""
         tables, values = {**self.h_s.tables()}, {"H_S": self.h_s.values()}
         for part in self.parts:
             tables |= part.tables()
@@ -304,7 +307,7 @@ class SemiStreamJoin(ABC):
 
 
 def _with_match(state: JoinState) -> int:
-    """Return how many of a state's waiting tuples have had a match."""
+    """Return how many waiting tuples of a state have already had a match."""
     waiting = state.tables.get("waiting")
     if waiting is None or "matched" not in waiting.column_names:
         return 0

@@ -1,4 +1,4 @@
-"""Disk partitions, the unit in which R is read, by number or by key."""
+"""Disk partitions, which are the units in which R is read, and their tuples by key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DiskPartition:
         return self._pages[0]
 
     def take(self, rows: np.ndarray) -> pa.RecordBatch:
-        """Return the payload of these rows, given in ascending order."""
+        """Return the payload of these rows, which are in ascending order."""
         touched = min(len(self.read()), len(rows))
         if len(self._pages) == 1 or touched * TAKEN_BYTES > self._spec.master.partition_bytes:
             return self.payload.take(pa.array(rows))

@@ -213,7 +213,8 @@ class Elevatorjoin(SemiStreamJoin):
             self._end_sweep()
 
     def _next_stop(self) -> int:
-        """Return the next partition for which tuples wait, in this sweep or in a new one."""
+        """Return the next partition for which tuples wait. It is reached in this sweep, or after
+        the start of a new one."""
         at = self.h_s.next(self.position)
         if at < 0:
             self._end_sweep()

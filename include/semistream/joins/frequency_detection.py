@@ -80,9 +80,9 @@ NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
 class FrequentTuples(Part):
     """H_R for h_R master tuples, and the frequency recorder that decides which tuples it holds.
 
-    capacity: h_R, but no more tuples than R has; switch: the most tuples in the switching buffer.
-    The join calls ``detect`` with every partition that it has probed and ``end_period`` once a
-    period.
+    capacity: h_R, but no more tuples than R has; switch: the largest number of tuples in the
+    switching buffer. The join calls ``detect`` with every partition that it has probed, and
+    ``end_period`` once per period.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, parameters: FrequencyParameters):

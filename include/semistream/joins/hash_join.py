@@ -9,7 +9,7 @@ section 2.3, for an R that fits into memory.
         OUTPUT s with each of its matches in the hash table
 
 No stream tuple waits. In a star this is the join with a role whose R fits its share of M. R's part
-of the memory is mapped read-only, once a machine (`joins/whole_master.py`).
+of the memory is mapped read-only, once per machine (`joins/whole_master.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HashJoin(SemiStreamJoin):
         return 0.0
 
     def _open(self, strings: float) -> None:
-        """Leave H_S without memory, as no tuple enters it."""
+        """Leave H_S without memory, because no tuple enters it."""
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), PROBE_ROWS):
@@ -92,5 +92,5 @@ class HashJoin(SemiStreamJoin):
             yield from self.output.unmatched(batch.take(absent).columns, NO_MATCH)
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """Do nothing: no tuple waits for the disk."""
+        """Do nothing, because no tuple waits for the disk."""
         return iter(())

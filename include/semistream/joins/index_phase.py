@@ -1,5 +1,5 @@
-"""The disk-probing phase of the index-based joins, which HYBRIDJOIN introduced: the index tells
-which partition of R to read."""
+"""The disk-probing phase of the index-based joins, which HYBRIDJOIN introduced: the index
+determines which partition of R is read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class IndexReader(Part):
         self.partitions = 0  # partitions read so far
 
     def read(self, span: Span, following: Span) -> Iterator[DiskPartition]:
-        """READ and yield the partitions of the span. following: the partitions to prefetch, as they
-        will probably be read next."""
+        """READ and yield the partitions of the span. following: the partitions to prefetch, because
+        they will probably be read next."""
         self.master.prefetch([*range(*span), *range(*following)], self.spec.fetched)
         for number in range(*span):
             yield DiskPartition(self.spec, number)

@@ -10,7 +10,8 @@ from numba.extending import intrinsic
 
 @intrinsic
 def prefetch(typingctx, array, i):
-    """Fetch the cache line where array[i] begins from memory, without waiting for it."""
+    """Fetch the cache line that contains the beginning of array[i] from memory, without waiting for
+    it."""
 
     def codegen(context, builder, signature, args):
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)

@@ -79,7 +79,8 @@ class KeyFilter:
 
 @njit(inline="always")
 def _bits(code, k):
-    """Return a word with k bits of a key set, each chosen by 6 bits of a hash value."""
+    """Return a word in which k bits are set for a key. Each bit is chosen by 6 bits of a hash
+    value."""
     h, word = np.uint64(hash_long(code, 0)), np.uint64(0)
     for _ in range(k):
         word |= np.uint64(1) << (h & np.uint64(WORD - 1))

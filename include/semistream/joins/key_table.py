@@ -1,10 +1,10 @@
 """Hash functions of key codes, and a hash table of distinct codes.
 
-A look-up in a large table waits for memory twice: for its place in the table, and for the key that
-the place refers to. Work that the processor does speculatively in between is often wasted. So
-look-ups are made ``GROUP`` at a time: each step is done for the whole group, while the memory of
-the next step is being fetched (S. Chen, A. Ailamaki, P. B. Gibbons, T. C. Mowry: *Improving Hash
-Join Performance through Prefetching*, group prefetching).
+A look-up in a large table waits for memory twice: for its element of the table, and for the key to
+which the element refers. Work that the processor does speculatively in between is often wasted.
+Therefore look-ups are made ``GROUP`` at a time: each step is done for the whole group, while the
+memory of the next step is being fetched (S. Chen, A. Ailamaki, P. B. Gibbons, T. C. Mowry:
+*Improving Hash Join Performance through Prefetching*, group prefetching).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLE_BYTES = 8 * SLOTS_PER_KEY
 class KeyTable:
     """A hash table of distinct key codes.
 
-    keys: int64[n].
+    keys: int64[n], the codes.
     """
 
     def __init__(self, keys: np.ndarray):
@@ -32,12 +32,13 @@ class KeyTable:
         build(self._table, keys)
 
     def find(self, codes: np.ndarray) -> np.ndarray:
-        """Return the index of each code among the keys, or -1, int32[n]."""
+        """Return the index of each code among the keys, int32[n]; -1 for a code that is not
+        there."""
         return filled(find, len(codes), np.int32, codes, self._table, self.keys)
 
 
 def table_size(keys: int) -> int:
-    """Return how many slots a hash table for `keys` keys has."""
+    """Return the number of elements of a hash table for `keys` keys."""
     return SLOTS_PER_KEY * keys + 2
 
 

@@ -282,7 +282,7 @@ class MasterCache:
             self.keep(complete)
 
     def _fitting(self, saved: pa.Table, budget: float, most: int) -> np.ndarray:
-        """Return which saved values fit, bool[n], without regard to their strings."""
+        """Return which saved values fit, bool[n]. Strings are not taken into account."""
         tuples, frequencies = (saved[c].to_numpy() for c in ("tuples", "frequency"))
         return most_frequent(
             len(saved),

@@ -43,11 +43,11 @@ class NonSwappablePart(Part):
     """At most ``capacity`` (d_N) master tuples that stay in memory. For each key, all of its master
     tuples are held or none.
 
-    The tuples are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition
-    that may hold them, then ``complete``. Until then each key takes 9 more bytes. If keys are
-    unique, the tuples lie in the order of the partitions, as in H_S. Before the choice, ``note``
-    collects the keys of stream tuples, in the memory reserved for key codes. tuples: the number of
-    tuples that probes can find.
+    The tuples are loaded once, in three steps: ``choose`` chooses the keys, ``gather`` copies their
+    tuples from each partition that may hold them, and ``complete`` makes them available. Until then
+    each key takes 9 more bytes. If keys are unique, the tuples lie in the order of the partitions,
+    as in H_S. Before the choice, ``note`` collects the keys of stream tuples, in the memory
+    reserved for key codes. tuples: the number of tuples that probes can find.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
@@ -83,7 +83,7 @@ class NonSwappablePart(Part):
 
     @property
     def noted_enough(self) -> bool:
-        """Whether keys are still to be chosen and at least ``capacity`` stream tuples have
+        """Whether keys have not been chosen yet and at least ``capacity`` stream tuples have
         come."""
         return not self.chosen and self._noted == self.capacity
 

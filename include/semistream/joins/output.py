@@ -102,8 +102,8 @@ class RowSize:
             first = last
 
     def cut_pairs(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Pairs:
-        """Split pairs of row numbers, each (int64[n], int64[n]), into portions that give at most
-        ``rows`` rows."""
+        """Split pairs of row numbers, each (int64[n], int64[n]), into portions of at most ``rows``
+        pairs."""
         for one, other in pairs:
             for part in self.cut(len(one)):
                 yield one[part], other[part]
@@ -148,7 +148,7 @@ class Output:
         return self._pair.cut_pairs(pairs)
 
     def unmatched(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
-        """Yield batches of stream tuples that leave at once, without a match."""
+        """Yield batches of stream tuples that leave without a match and without having waited."""
         self._left_at_once(len(stream[0]))
         yield from self._rejected(stream, reason)
 

@@ -83,7 +83,7 @@ class Scan(Part):
 
     @property
     def ended_cycle(self) -> bool:
-        """Whether the last read was the last one of an R-cycle."""
+        """Whether the last read completed an R-cycle."""
         return self.position == 0 and self.cycles > 0
 
     def read(self) -> tuple[Slice, int]:

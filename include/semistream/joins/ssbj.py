@@ -76,14 +76,16 @@ class SsbjParameters(ScanParameters):
 
 
 def most_candidates(memory: int) -> int:
-    """Return the most join values that may be candidates at a time, for M of `memory` bytes."""
+    """Return the largest number of join values that may be candidates at the same time, for M of
+    `memory` bytes."""
     return max(memory // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES)
 
 
 class Candidates:
     """Join values of H_S that may be switched, chosen for an incrementing and a switching cycle.
 
-    keys: int64[n]; s_count: int32[n], their master tuples; waiting: int32[n], |H_S(j)| when chosen.
+    keys: int64[n]; s_count: int32[n], the numbers of their master tuples; waiting: int32[n],
+    |H_S(j)| at the time of the choice.
     """
 
     def __init__(

@@ -207,8 +207,8 @@ class Star:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes reserved now, by component. If there are several roles, the component's name begins
-        with the role."""
+        """The bytes that are reserved now, by component. If there are several roles, the
+        component's name begins with the role."""
         several = len(self.joins) > 1
         return {
             f"{each.role} {component}" if several else component: size
@@ -264,9 +264,9 @@ class Star:
     def _pass_on(
         self, number: int, outputs: Iterator[JoinOutput], *, came: bool = False
     ) -> Iterator[StarOutput]:
-        """Pass the tuples that a join has matched through the later joins. Yield the finished
-        tuples. came: whether stream tuples arrived, so that the next join is called even without
-        tuples and learns that its stream buffer is empty."""
+        """Pass the tuples that a join has matched on to the later joins. Yield the finished tuples.
+        came: whether stream tuples arrived, so that the next join is called even without tuples and
+        learns that its stream buffer is empty."""
         each, last = self.joins[number], number + 1 == len(self.joins)
         gathered = Gathered(each.join.output_schema)
         rows = 0
@@ -349,8 +349,8 @@ def _one(gathered: Gathered) -> pa.RecordBatch:
 
 
 def execution_order(roles: Sequence[RoleKind]) -> list[int]:
-    """Return the positions of roles in an order in which they can be joined; other roles keep the
-    given order. Raises ConfigError if there is no such order.
+    """Return the positions of roles in an order in which they can be joined. Apart from this, the
+    given order is kept. Raises ConfigError if there is no such order.
 
     Roles with ``many`` come after the others. Among them an inner role comes before left ones, so
     that no tuple is multiplied that may still be unmatched.

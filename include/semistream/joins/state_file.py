@@ -41,7 +41,7 @@ class Part:
         return {}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
-        """Restore the part, given the tables and values of the whole join."""
+        """Restore the part. tables, values: those of the whole join."""
         raise NotImplementedError
 
 
@@ -90,7 +90,7 @@ class JoinState:
     def write(self, path: str | Path, before: str = "") -> None:
         """Write the state to a temporary file, flush it to disk and rename it into place.
 
-        before: name of the state that the changes refer to, in the same directory. Raises
+        before: name of the state to which the changes refer, in the same directory. Raises
         StateError if that file is damaged.
         """
         path, parts = Path(path), []
@@ -178,7 +178,7 @@ def link(file: Path, to: Path) -> None:
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
-    """Return (the description at the end of a state's file, the content of the file). Raises
+    """Return the description at the end of a state's file, and the content of the file. Raises
     StateError for a file that is damaged, or of another format."""
     try:
         with pa.memory_map(str(path)) as file:

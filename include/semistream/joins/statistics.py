@@ -90,8 +90,8 @@ class PaperTimes:
         self._unmatched -= tuples
 
     def resume(self, unmatched: int) -> None:
-        """Start with the tuples of a restored state that have had no match so far. unmatched: their
-        number."""
+        """Start with the tuples of a restored state that have had no match so far. unmatched: the
+        number of these tuples."""
         self._unmatched = unmatched
 
     @property

@@ -21,7 +21,8 @@ def has_strings(schema: pa.Schema) -> bool:
 
 
 def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column is held. Raises ConfigError for nested and null columns."""
+    """Return the type in which a column is stored. Raises ConfigError for nested and null
+    columns."""
     if pa.types.is_dictionary(kind):
         return stored_type(name, kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -39,7 +40,7 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with each column in the type in which it is held. Raises ConfigError for
+    """Return the schema with each column in the type in which it is stored. Raises ConfigError for
     nested and null columns."""
     return pa.schema([pa.field(f.name, stored_type(f.name, f.type)) for f in schema])
 

@@ -35,7 +35,7 @@ class StreamLayout:
         return cls(spec.stream, index if own_code else None)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the held columns of stream tuples."""
+        """Return the columns of stream tuples that H_S holds."""
         if self.key is None:
             return batch
         columns = [c for i, c in enumerate(batch.columns) if i != self.key]
@@ -46,8 +46,8 @@ class StreamLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self.held)
 
     def columns(self, codes: np.ndarray, held: list[pa.Array]) -> list[pa.Array]:
-        """Return all columns of stream tuples, from their key codes, int64[n], and their held
-        columns."""
+        """Return all columns of stream tuples, from their key codes, int64[n], and the columns that
+        H_S holds."""
         if self.key is None:
             return held
         kind = self.schema.field(self.key).type

@@ -181,8 +181,8 @@ class TupleStore:
     def _array(
         self, column: Column, n: int, values: np.ndarray, null: np.ndarray | None
     ) -> pa.Array:
-        """Return a column's values in n tuples, uint8[n * width], as an Arrow array. null:
-        uint8[n], not 0 where a value is null."""
+        """Return a column of n tuples as an Arrow array. values: uint8[n * width], the values'
+        bytes; null: uint8[n], not 0 where a value is null."""
         validity, buffers = None, [values]
         if null is not None and null.any():
             validity = pa.py_buffer(np.packbits(null == 0, bitorder="little"))

@@ -50,7 +50,7 @@ class MicroBatches(list[float]):
 
     def of(self, entered: float) -> float:
         """Return the start of the micro-batch in which a tuple entered H_S. entered: the time of
-        its entry."""
+        the tuple's entry."""
         number = self._number(entered)
         return min(self[number - 1], entered) if number else entered
 
@@ -60,8 +60,8 @@ class MicroBatches(list[float]):
         del self[: max(self._number(oldest) - 1, 0)]
 
     def _number(self, entered: float) -> int:
-        """Return how many micro-batches had begun when a tuple entered H_S. The time of its entry
-        is known to LEAST seconds."""
+        """Return how many micro-batches had begun when a tuple entered H_S. The time of the entry
+        is known only with an accuracy of LEAST seconds."""
         return bisect_right(self, entered + LEAST)
 
 
@@ -70,5 +70,5 @@ def _seconds(number: int) -> float:
 
 
 def in_seconds(waited: float) -> str:
-    """Format a wait for display."""
+    """Format a waiting time for display."""
     return f"{waited:.2g} s" if waited < 10 else f"{waited:,.0f} s"

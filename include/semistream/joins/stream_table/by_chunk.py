@@ -56,7 +56,7 @@ class ByChunk(StreamTable):
 
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
-        """Return v_S in H_S: the bytes of payload, key, links, flags and place in the table, and
+        """Return v_S in H_S: the bytes of payload, key, links, flags and table element, plus
         `strings` bytes of strings."""
         return cls.OVERHEAD + TupleStore.slot_bytes(schema) + strings
 
@@ -256,7 +256,8 @@ class ByChunk(StreamTable):
     # Leaving
 
     def remove(self) -> Removed:
-        """Remove the oldest chunk if Q has all its chunks, as that chunk has then met all of R."""
+        """Remove the oldest chunk if Q has all its chunks, because that chunk has then met all of
+        R."""
         if len(self.queue) < self.chunks:
             return Removed.none()
         chunk = self.queue.popleft()

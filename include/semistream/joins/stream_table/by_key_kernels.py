@@ -227,8 +227,8 @@ def in_age_order(slot, one_batch, link, out):
 
 @njit(cache=True)
 def outside(slot, first, last, link):
-    """Return the first slot of Q, from `slot` on, whose partitions do not all lie in [first, last),
-    or -1.
+    """Return the first slot of Q, from `slot` on, whose partitions do not all lie in [first, last);
+    -1 if there is none.
 
     in      link int32[slots, 8]
     """

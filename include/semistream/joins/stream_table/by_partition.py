@@ -362,7 +362,7 @@ class ByPartition(StreamTable):
         self.snapped[:] = self.waiting
 
     def _shrink(self, blocks: int) -> None:
-        """Move the blocks down so that their numbers are below `blocks`."""
+        """Move blocks so that all block numbers are below `blocks`."""
         above = max(int(self.q[HIGH]) - blocks, 0)
         source, target = np.empty(above, np.int32), np.empty(above, np.int32)
         n = kernels.shrink(blocks, self.head, self.block, self.q, source, target)
@@ -377,7 +377,7 @@ class ByPartition(StreamTable):
         release(self.block, blocks)
 
     def _shrink_pages(self, pages: int) -> None:
-        """Move the pages down so that their numbers are below `pages`."""
+        """Move pages so that all page numbers are below `pages`."""
         if pages < self.pages[HIGH]:
             moved, touched = np.empty(self.pages[HIGH], np.int32), np.empty(self.partitions, bool)
             kernels.shrink_pages(

@@ -111,7 +111,7 @@ class StreamTable(ABC):
         fit."""
 
     def drained(self) -> None:  # noqa: B027 - most layouts have nothing left
-        """Record that the join is drained: no tuple waits any more."""
+        """Record that the join is drained, so that no tuple waits any more."""
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
         """Move the first tuples of the buffer into H_S, as many as fit and at most `most`. Return
