@@ -112,12 +112,12 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
                 self._write_pages(self.page_tuples)
 
     def close(self) -> BucketInfo:
-        """Write the held rows, and move the files into place."""
+        """Write the remaining rows, and move the files into place."""
         with naming(self._root):
             return self._close()
 
     def _close(self) -> BucketInfo:
-        """Write the remaining rows and the zone map, and give both files their names."""
+        """Write the remaining rows and the zone map, and rename both files to their final names."""
         if self._held_rows:
             self._write_pages(1)
         self._payload.close()

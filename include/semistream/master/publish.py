@@ -252,8 +252,8 @@ def _split(
 def _gather(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int
 ) -> Iterator[pa.RecordBatch]:
-    """Combine small batches and split large ones, into batches of about `most` / 2 to `most` bytes
-    in the snapshot's schema."""
+    """Combine small batches and split large ones. The resulting batches have about `most` / 2 to
+    `most` bytes, and the snapshot's schema."""
     held, size = list[pa.RecordBatch](), 0
     for batch in batches:
         batch = batch.cast(schema) if batch.schema != schema else batch

@@ -85,8 +85,8 @@ def set_current(root: str | Path, version: str, *, flush: bool = True) -> None:
 
 
 def read_manifest(root: str | Path) -> dict[str, Any] | None:
-    """Return the manifest of the current version, as it is on disk; None before the first version.
-    Raises StateError when it is damaged."""
+    """Return the manifest of the current version, exactly as stored; None before the first version.
+    Raises StateError when the manifest is damaged."""
     version = current_version(root)
     return None if version is None else read_checked(Path(root) / version / MANIFEST, ANEW)
 

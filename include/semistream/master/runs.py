@@ -82,7 +82,7 @@ class Runs(AbstractContextManager["Runs"]):
             self._last = self._writing.submit(self._write, parts)
 
     def end(self) -> None:
-        """Finish the runs: no more rows will be added."""
+        """Finish the runs. No more rows may be added afterwards."""
         self._make_room(0)
         self._wait()
         with naming(self._directory.parent):
