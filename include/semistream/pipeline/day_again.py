@@ -185,7 +185,7 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
 def _outside(
     engine: Engine, app: str, places: Paths, checkpoint: Path, commits: Sequence[Any]
 ) -> list[Sink]:
-    """Return the sinks of commits that lie outside the warehouse."""
+    """Return the sinks outside the warehouse through which the commits were made."""
     settings = sorted({commit.sink for commit in commits})
     outside = [setting for setting in settings if not sink_kind(setting).in_warehouse]
     warehouse = Warehouse.of(places.warehouse_url, loaded_job(engine, app), RETRY)

@@ -209,7 +209,7 @@ def _versions(
 
 
 def _held(root: Path) -> dict[str, list[str]]:
-    """Return the apps that hold each version."""
+    """Return, by version, the apps that hold it."""
     held: dict[str, list[str]] = {}
     for pin in sorted((root / "pins").glob("*")):
         held.setdefault(pin.read_text().strip(), []).append(pin.name)

@@ -44,7 +44,7 @@ LAUNCH = TypeAdapter(Launch)
 
 
 def app_names(checkpoints: Path) -> list[str]:
-    """Return the apps that have ever run."""
+    """Return the names of all apps that have ever run."""
     return sorted(path.parent.name for path in checkpoints.glob("[!.]*/status.json"))
 
 

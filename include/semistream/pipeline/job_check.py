@@ -580,7 +580,7 @@ class _Read:
 
 
 def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:
-    """Return the most frequent keys as texts."""
+    """Return the most frequent keys, as texts."""
     columns = [pc.fill_null(column.cast(pa.string()), "") for column in keys.columns]
     texts = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, ", ")
     return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(SHOWN))

@@ -329,7 +329,7 @@ def _over(number: int, one: int) -> float:
 
 
 def grouped(number: float) -> str:
-    """Format a count, or a sum with at most six decimals."""
+    """Format a number: a count, or a sum with at most six decimals."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,.{FLOAT_DIGITS}f}".rstrip("0").rstrip(".")
@@ -408,8 +408,8 @@ def _open(
 
 
 def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.DataType, ...]:
-    """Return the types in which keys are compared. A column without a value gets its partner's
-    type."""
+    """Return the types in which keys are compared. A column without any value gets the type of its
+    partner."""
     for i, given in enumerate(inputs):
         if isinstance(given, _FileInput):
             assign_types(

@@ -38,7 +38,7 @@ class Drawing(NamedTuple):
 
 
 def lineage(app: str, job: AnyJob) -> Drawing:
-    """Return the drawing of what an app loads."""
+    """Return the drawing of the streams, dimensions and tables of an app."""
     sources = [("stream", stream.format, stream.path or "", "") for stream in job.streams]
     if isinstance(job, Job):
         sources += [

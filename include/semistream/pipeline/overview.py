@@ -83,7 +83,7 @@ class Shown:
 
 
 class Overview:
-    """The overview of one process. It may be used by several threads."""
+    """The overview in one process. Several threads may use it."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

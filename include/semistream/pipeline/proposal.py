@@ -41,7 +41,7 @@ class ProposedRole:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposed job. notes: what the user should know about its files."""
+    """A proposed job. notes: remarks about its files for the user."""
 
     name: str
     stream: DetectedFile

@@ -65,7 +65,8 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Recent:
-    """The newest commits of an app, in order, and its newest file. resets: see ``Totals``."""
+    """The newest commits of an app, in order, and its newest source file. resets: see
+    ``Totals``."""
 
     commits: tuple[CommitCounts, ...] = ()
     arrival: Arrival | None = None
@@ -209,8 +210,8 @@ def rate_now(commits: Sequence[CommitCounts], now: datetime, begun: float | None
 
 
 def bars(commits: Sequence[CommitCounts], now: datetime) -> tuple[float, ...]:
-    """Return the stream tuples per second of each of BARS parts of the last HOURS hours, the oldest
-    first."""
+    """Return the stream tuples per second in each part of the last HOURS hours, which are divided
+    into BARS parts. The oldest part comes first."""
     width, sums = HOURS * 3600 / BARS, [0.0] * BARS
     for of in commits:
         part = int((now - of.committed_at).total_seconds() / width)
