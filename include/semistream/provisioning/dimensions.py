@@ -59,8 +59,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProvisionResult:
-    """The counts of the rows read: inserted + updated + unchanged + rejected = read. ``reasons``
-    counts the rejected rows by reason. nulled: by column, the number of values stored as null
+    """The counts of the rows read: inserted + updated + unchanged + rejected = read. reasons: the
+    numbers of rejected rows by reason; nulled: by column, the number of values stored as null
     because the database cannot represent them."""
 
     read: int

@@ -43,7 +43,7 @@ class DimensionTable:
         return self.rows * len(self.schema) <= SMALL
 
     def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return how the key columns are normalised, for a snapshot's manifest."""
+        """Return the normal forms of the key columns, for a snapshot's manifest."""
         return {c: form for c, form in forms_of(self.schema).items() if c in columns}
 
     def source(self, engine: Engine) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class DimensionTable:
 
 
 def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """Return how the texts of a dimension's key columns are normalised; see ``column_format``."""
+    """Return the normal forms of the texts in a dimension's key columns; see ``column_format``."""
     return json.loads((schema.metadata or {}).get(FORMS, b"{}"))
 
 
@@ -132,7 +132,7 @@ def publish(
     progress: Progress = silent,
     memory: int = MEMORY,
 ) -> tuple[Manifest, bool]:
-    """Publish a dimension's snapshot by a key if the dimension has changed. Return the current
+    """Publish a dimension's snapshot for a key if the dimension has changed. Return the current
     snapshot, and whether it is new. memory: bytes that publishing may use."""
     dimension, root = open_dimension(engine, name), snapshot_root(snapshots, name, key)
     current, source, done = current_manifest(root), dimension.source(engine), 0
