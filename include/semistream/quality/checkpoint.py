@@ -1,8 +1,8 @@
-"""One Great Expectations checkpoint, run over the warehouse's own connection, and its Data Docs
-page.
+"""One Great Expectations checkpoint, run over the warehouse's existing connection, and its page of
+Data Docs.
 
-The context lives in memory. Only validation results and HTML pages are written to disk; none of
-them contains the connection string.
+The context is only in memory. Validation results and HTML pages are written to disk; none of them
+contains the connection string.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Ta
 def _scan(
     engine: sa.Engine, table: sa.Table, columns: list[Column], where: sa.ColumnElement[bool]
 ) -> Sums:
-    """Return the sums by load of a table's rows, read in batches."""
+    """Return, by load, the sums of the hashes of a table's rows, which are read in batches."""
     schema = pa.schema(
         [f for f in arrow_schema(table) if f.name in {"load_id", *(c.name for c in columns)}]
     )

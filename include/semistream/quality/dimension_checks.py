@@ -100,7 +100,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
 
 def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
     """Return the check that compares facts with the dimension, or with the master rows of the
-    version that they were loaded with."""
+    version with which they were loaded."""
     f, d = scope.fact, role.dimension
     shown = [*_named(scope), f.c[role.surrogate]]
     queries = []

@@ -74,7 +74,7 @@ def _from(batch: Any, drain: Any, run: Any) -> Any:
 
 
 def _rows(result: CheckResult, number: int, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a check that fails or warns."""
+    """Yield the wrong rows of a check that fails or warns."""
     if result.success and not result.warned:
         return
     of_check = {

@@ -179,7 +179,7 @@ def _version(role: Role) -> str:
 
 
 def joined(role: Role, tuples: sa.Table, masters: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that joins staged tuples with a role's master rows."""
+    """Return the condition for joining staged tuples with a role's master rows."""
     t, m = tuples.c, masters.c
     return and_(m.quality_version == t[_version(role)], *(t[a] == m[b] for a, b in role.on.items()))
 

@@ -74,7 +74,7 @@ class Range:
         return self._within(table, self.first or START)
 
     def after(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition for rows, with batch and drain, after `first`."""
+        """Return the condition for rows after `first`. The table has batch and drain."""
         return _at(table) > _number(self.first or START)
 
     def recounted(self, table: FromClause) -> ColumnElement[bool]:

@@ -333,7 +333,7 @@ def _sample_unmatched(
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
-    """Return the condition that joins the facts with their sample through the primary key."""
+    """Return the condition for joining facts with their sample through the primary key."""
     f, s = scope.fact, sample.facts
     return and_(f.c.load_id == s.c.load_id, f.c.load_row == s.c.load_row)
 

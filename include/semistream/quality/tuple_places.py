@@ -74,9 +74,9 @@ class _Wanted(NamedTuple):
 
 
 class TuplePlaces:
-    """A search for the origins of an app's tuples. schemas: of each stream's tuples at the time of
-    loading; most_bytes: the largest number of bytes of files that are read for a stretch, by
-    default unlimited."""
+    """A search for the origins of an app's tuples. schemas: the schema of each stream's tuples at
+    the time of loading; most_bytes: the largest number of bytes of files that are read for a
+    stretch, by default unlimited."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """The ids of tuples that could not be parsed, read from their texts. The recounted source has these
-ids too: they distinguish an unparsable tuple from a missing one."""
+ids, too. With them, an unparsable tuple can be distinguished from a missing one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Verification of what an app loaded: one Great Expectations checkpoint, a page of Data Docs, a row
-in quality_runs."""
+"""Verification of an app's loads: one Great Expectations checkpoint, a page of Data Docs, a row in
+quality_runs."""
 
 from __future__ import annotations
 
