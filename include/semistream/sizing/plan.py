@@ -61,7 +61,7 @@ class JoinPlan:
 
     @property
     def open_questions(self) -> bool:
-        """Whether a sample of the stream is needed to choose what the user left open."""
+        """Whether a sample of the stream is needed to choose settings that the user left open."""
         return False
 
     def asked(self) -> Self:

@@ -22,8 +22,9 @@ from semistream.sizing.workload import describe
 class SizingInput:
     """The input of a choice of sizes for the join with one role of a job.
 
-    job: the job, whose stream is not read; snapshot: directory of the master's version; partitions:
-    P, the number of operators; role_name: the role's name, "" for the first role.
+    job: the job, whose stream is not read because there is a sample; snapshot: directory of the
+    master's version; partitions: P, the number of operators; role_name: the role's name, "" for the
+    first role.
     """
 
     job: Job
@@ -73,7 +74,7 @@ class SizingInput:
 
     @cached_property
     def relation(self) -> SnapshotRelation:
-        """The part of R that the slowest partition joins with."""
+        """The part of R with which the slowest partition joins."""
         return self._balanced.relation(self._slowest[0])
 
     @cached_property
@@ -92,6 +93,6 @@ class SizingInput:
         return describe(spec, self.tuples)
 
     def algorithms(self, names: tuple[str, ...]) -> list[str]:
-        """Return the names of the requested algorithms, or of all that have a cost model if none
-        are requested. Raises ConfigError for an unknown one."""
+        """Return the requested algorithms' names. If none are requested, return all algorithms that
+        have a cost model. Raises ConfigError for an unknown algorithm."""
         return [find_algorithm(a).name for a in names] or list(MODELS)

@@ -86,8 +86,8 @@ class StreamStreamPlan(JoinPlan):
         return Within(columns[0], columns[1], distance(self.within["distance"], kind))
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
-        """Return the placement of a side's tuples. Tuples of one key go to the same partition on
-        both sides."""
+        """Return the assignment of a side's tuples to partitions. Tuples with the same key go to
+        the same partition on both sides."""
         keys = resolve_keys(streams[0], streams[1], list(self.on), SIDES)
         mine = JoinKeys(keys.master if side else keys.stream, keys.master, keys.types)
         owners = np.arange(BUCKETS) % self.partitions
@@ -95,5 +95,5 @@ class StreamStreamPlan(JoinPlan):
 
 
 def distance(value: float, kind: pa.DataType) -> timedelta | int:
-    """Return a number as a distance between times of this type."""
+    """Convert a number to a distance between times of this type."""
     return int(value) if pa.types.is_integer(kind) else timedelta(seconds=value)
