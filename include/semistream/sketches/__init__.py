@@ -1,4 +1,4 @@
-"""Join sizes from sketches. A sketch summarises a stream of keys in a given memory. It takes
+"""Join sizes from sketches. A sketch summarises a stream of keys within a given memory. It supports
 insertions and deletions, and can be merged, stored and sent."""
 
 from semistream.sketches.agms import AgmsSketch

@@ -32,8 +32,8 @@ def row_failure(s2: int, failure: float) -> float:
 def estimated_join_error(
     f2_left: float, f2_right: float, estimate: float, s1: int, s2: int, failure: float = FAILURE
 ) -> float:
-    """Return the error of the median of s2 estimates of a join size J that is exceeded only with
-    probability ``failure``, from an estimate of J.
+    """Return an error of the median of s2 estimates of a join size J, computed from such an
+    estimate. The error is exceeded only with probability ``failure``.
 
     V, the variance of the product of two atomic sketches, is at most F + J**2, F = F2_left F2_right
     (Alon, Gibbons, Matias, Szegedy: Tracking Join and Self-Join Sizes in Limited Storage, 1999,

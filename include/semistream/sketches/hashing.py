@@ -8,8 +8,8 @@ halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two
 one point with probability 2**-61, and otherwise their values are four-wise independent with any
 others.
 
-One value serves for several signs, or for a sign and a bucket, as its bits are independent of each
-other: a bit is 1 with probability 1/2 - 2**-62.
+One value serves for several signs, or for a sign and a bucket, because its bits are independent of
+each other: a bit is 1 with probability 1/2 - 2**-62.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class SampledSketch:
         self._seen = self._drawn = 0  # tuples so far; place of the last draw in its EVERY
 
     def draw(self, count: int) -> np.ndarray:
-        """Return which of the next `count` tuples are in the sample, int64[k]."""
+        """Return which of the next `count` tuples are in the sample, int64[k], as positions."""
         begin, end = self._seen, self._seen + count
         blocks = np.arange(begin // EVERY, -(-end // EVERY))
         drawn = self._random.integers(0, EVERY, len(blocks))

@@ -221,7 +221,7 @@ def _add(points, weights, hashes, counters):
 
 @njit(cache=True)
 def _estimates(points, hashes, counters):
-    """Return C[q][h_q(v)] xi_q(v), float64[s2, n].
+    """Return the estimates C[q][h_q(v)] xi_q(v) of each row, float64[s2, n].
 
     in      points uint64[n], hashes uint64[s2, COEFFICIENTS], counters int64[s2, s1]
     """
