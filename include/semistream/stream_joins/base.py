@@ -37,8 +37,8 @@ class Propagated(NamedTuple):
     """Punctuations of one stream that hold for the output: no later output row has these values in
     the side's join columns.
 
-    constants: one row each, with columns named as the side's join columns, in canonical types;
-    patterns: other punctuations, in plain form.
+    constants: a batch with one row for each constant, whose columns have the names of the side's
+    join columns, in canonical types; patterns: other punctuations, in plain form.
     """
 
     side: int
@@ -259,7 +259,7 @@ class StreamStreamJoin(ABC):
             yield from self._raise(Event.PROPAGATE_TIME_EXPIRE)
 
     def _raise(self, event: Event) -> Iterator[StreamJoinOutput]:
-        """Run the components that the registry lists for the event, in its order."""
+        """Run the components that the registry lists for the event, in the registry's order."""
         for component in self.registry.listeners(event, self.monitor):
             yield from getattr(self, component.value)()
 
@@ -472,9 +472,9 @@ class StreamStreamJoin(ABC):
     def _equal(
         self, pair: tuple[list[pa.Array], list[pa.Array]]
     ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
-        """Filter pairs with equal key codes. Keep those with equal keys and with times within the
+        """Filter pairs with equal key codes: keep those with equal keys and with times within the
         distance of ``within``. pair: the columns of the left tuples and of the right tuples. Return
-        the kept pairs, and which ones these are, bool[n], or None for all."""
+        the kept pairs, and a mask of them among the given pairs, bool[n], None if all are kept."""
         if self.spec.keys.exact and not self.spec.within:
             return pair, None
         same = np.ones(len(pair[0][0]), bool)

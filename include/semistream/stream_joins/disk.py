@@ -284,6 +284,6 @@ class DiskPortion:
         self.rewrite(bucket, 0)
 
     def probes(self, bucket: int) -> np.ndarray:
-        """Return the probes of a hash bucket, int64[k, 2]: the time at which the last tuple on disk
-        had left memory, and the time of the probe."""
+        """Return the history of probes of a hash bucket's disk portion, int64[k, 2]. Each row has
+        two times: until when tuples on disk had left memory, and when the probe took place."""
         return np.array(self.history[bucket], np.int64).reshape(-1, 2)

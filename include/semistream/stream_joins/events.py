@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 class Event(enum.Enum):
-    """The events of section 3.6, by the paper's names."""
+    """The events of section 3.6, with the paper's names."""
 
     STREAM_EMPTY = "StreamEmpty"  # both streams have run out of tuples
     PURGE_THRESHOLD_REACH = "PurgeThresholdReach"  # enough punctuations since the last purge

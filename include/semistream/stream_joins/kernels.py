@@ -197,7 +197,7 @@ def unlink(slots, side, t64, t32, code, same, flags):
 
 @njit(cache=True)
 def directory_live(t32):
-    """Return the number of positions that have a tuple.
+    """Return the number of positions of the directory whose code has a tuple.
 
     in      t32 int32[size, 4]
     """
@@ -210,7 +210,8 @@ def directory_live(t32):
 
 @njit(cache=True)
 def directory_copy(t64, t32, u64):
-    """Copy the positions that have a tuple into a zeroed table. Both tables are traversed in order.
+    """Copy the positions of the directory whose code has a tuple into a zeroed table. Both tables
+    are traversed in order.
 
     in      t64 int64[size, 2], t32 int32[size, 4]
     out     u64 int64[m, 2]

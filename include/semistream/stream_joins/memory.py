@@ -147,11 +147,11 @@ class TupleLog:
                 yield rows[:count], slots[:count]
 
     def slots(self, without: int = DEAD) -> np.ndarray:
-        """Return the slots that have none of these flags."""
+        """Return the slots of tuples that have none of these flags."""
         return np.flatnonzero(self.flags[: self.end] & without == 0)
 
     def bucket_counts(self) -> np.ndarray:
-        """Return the live tuples of each hash bucket, including the purge buffer,
+        """Return the number of live tuples in each hash bucket, including the purge buffer,
         int64[BUCKETS]."""
         return filled(kernels.bucket_counts, BUCKETS, np.int64, self.code, self.flags, self.end)
 
@@ -266,8 +266,8 @@ class TupleLog:
         return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
 
     def changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (arrival times of tuples that have left, slots whose flags or pid have changed,
-        new tuples as bool[end]), all since the last snapshot."""
+        """Return three arrays of changes since the last snapshot: arrival times of tuples that have
+        left, slots whose flags or pid have changed, and a mask of new tuples, bool[end]."""
         old, flags = self.ats[: self.end] < self.saved_until, self.flags[: self.end]
         changed = np.flatnonzero(old & (flags & (DEAD | CHANGED) == CHANGED))
         return np.concatenate([*self.gone, self._left()]), changed, ~old & (flags & DEAD == 0)

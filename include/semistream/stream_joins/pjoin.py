@@ -274,8 +274,8 @@ class PJoin(StreamStreamJoin):
     # State relocation
 
     def state_relocation(self) -> Iterator[StreamJoinOutput]:
-        """Relocate state after indexing, so that tuples carry their pids to disk. Compacting purged
-        tuples may free enough memory instead."""
+        """Relocate state after indexing, so that tuples have their pids on disk. If compacting
+        purged tuples frees enough memory, nothing is relocated."""
         yield from self.index_build()
         if self.state.compact(FREED_SHARE):
             return

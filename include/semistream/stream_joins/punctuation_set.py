@@ -93,7 +93,8 @@ class PunctuationSet:
 
     @property
     def bytes(self) -> int:
-        """Bytes, including the copies that a change of the arrays needs temporarily."""
+        """The bytes of the set, including the copies that a change of the arrays needs
+        temporarily."""
         tables = sum(t.bytes for t in self.intervals.values()) + 2 * self.hashed.bytes
         changes = sum(a.nbytes for a in self._gone) + sum(a.nbytes for a in self._shut)
         return (
@@ -265,7 +266,8 @@ class PunctuationSet:
         index["bucket"][pids] = np.where(constant, bucket, ANY_BUCKET)
 
     def _home(self, p: Punctuation) -> int | None:
-        """Return the column whose intervals can hold the punctuation; None if no column can."""
+        """Return the column whose intervals can represent the punctuation; None if no column
+        can."""
         columns = p.constrained or (next(iter(self.intervals), 0),)
         return columns[0] if len(columns) == 1 and columns[0] in self.intervals else None
 

@@ -94,7 +94,7 @@ class Pattern:
     @classmethod
     def of(cls, plain: Any, name: str, kind: pa.DataType, ordered: bool = True) -> Pattern:
         """Parse a pattern in plain form. Raises ConfigError for anything that is not a pattern of
-        the column's type. ordered: whether ranges of the type make sense."""
+        the column's type. ordered: whether the type allows ranges."""
 
         def value(v: Any) -> Any:
             try:

@@ -91,7 +91,7 @@ class PunctuationRows(PunctuationSource):
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Parse a punctuation in plain form from JSON. Raises ConfigError if the text is no JSON
+    """Parse a punctuation in plain form from JSON. Raises ConfigError if the text is not a JSON
     object."""
     try:
         found = json.loads(text)

@@ -44,7 +44,7 @@ class Within(NamedTuple):
 @dataclass(frozen=True)
 class Band:
     """The condition `Within`, with the types of its columns resolved. kind: timestamp[us] or int64;
-    distance: in microseconds, or in the unit of the integer columns."""
+    distance: microseconds, or the unit of the integer columns."""
 
     columns: tuple[str, str]
     kind: pa.DataType
