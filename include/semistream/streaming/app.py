@@ -263,7 +263,7 @@ class App:
 
     def _note_schemas(self, first: bool) -> None:
         """Record the streams' columns. If the columns have changed, a drained load continues with
-        the new columns, and a load with waiting tuples continues with the former ones. first:
+        the new columns. A load with waiting tuples continues with the former columns. first:
         whether no batch has begun before."""
         now = [encode_schema(schema) for schema in self.schemas]
         known = read_checked(self.checkpoint / SCHEMAS, RESTORE)

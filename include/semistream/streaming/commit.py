@@ -174,8 +174,8 @@ class Commits(AbstractContextManager["Commits"]):
             )
 
     def check_same_source(self, batch: int, given: dict[str, Any], paths: list[str]) -> None:
-        """Check that a skipped batch, whose number is in the ledger, is the same part of the source
-        as the committed one. Raises StateError.
+        """Check that a skipped batch, whose number is in the ledger, has the same part of the
+        source as the committed batch of this number. Raises StateError.
 
         given: the batch's ``SourceLog.offsets``; paths: its files.
         """

@@ -33,7 +33,8 @@ class Planner(Protocol):
         known yet. Raises ConfigError."""
 
     def check_open(self, last: tuple[int, int] | None) -> None:
-        """Raise ConfigError if nothing can be loaded after the newest commit, (batch, drain)."""
+        """Raise ConfigError if nothing more can be loaded after the newest commit. last: its
+        position, (batch, drain)."""
 
     def partitions(self, cores: int) -> int:
         """Return P, the number of partitions."""

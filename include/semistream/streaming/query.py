@@ -50,7 +50,7 @@ LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # m
 
 
 class Query:
-    """The query of an app. ``open`` comes before ``run``."""
+    """The query of an app. Callers must call ``open`` before ``run``."""
 
     def __init__(self, spark: SparkSession, app: str, checkpoint: Path, trigger: str):
         """Create a session for the query. trigger: the setting's value."""

@@ -66,7 +66,7 @@ class Staging(AbstractContextManager["Staging"]):
     tuples."""
 
     def __init__(self, checkpoint: Path, stream: pa.Schema):
-        """Begin a file of tuples of this schema."""
+        """Begin a file for tuples of this schema."""
         self.directory, self.file, self.rows = (
             checkpoint / DIRECTORY,
             f"{uuid.uuid4().hex}.arrow",
@@ -146,7 +146,7 @@ class Staged:
             first += batch.num_rows
 
     def keys(self) -> pa.Table:
-        """Return the columns of ``STAGED``, in the order of the tuples."""
+        """Return the columns named in ``STAGED``, in the order of the tuples."""
         batches = [
             pa.RecordBatch.from_arrays(
                 self._file.get_batch(i).columns[: len(STAGED)], schema=STAGED

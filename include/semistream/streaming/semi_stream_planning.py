@@ -110,7 +110,7 @@ class SemiStreamPlanner:
         return True  # all of R is known
 
     def check_open(self, last: tuple[int, int] | None) -> None:
-        """Do nothing: a load can continue after a drain."""
+        """Do nothing, because a load can continue after a drain."""
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
         roles, placing = self.job.roles, self._placing(partitions)[0]

@@ -45,7 +45,7 @@ class RowWriter(Protocol):
     """A sink's writer of a partition's joined rows, which receives them as they are produced."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows."""
+        """Write rows of the partition."""
 
     def discard(self) -> None:
         """Delete everything that was written."""

@@ -40,8 +40,8 @@ class Pace(NamedTuple):
 
 
 def pass_seconds(join: SemiStreamJoin, costs: Costs) -> float:
-    """Return the seconds that a pass over R takes when no stream tuples wait: the measured time to
-    read some partitions, scaled to R, plus the modelled costs of the iterations."""
+    """Return the seconds of a pass over R when no stream tuples wait: the measured time for reading
+    some partitions, scaled to R, plus the modelled costs of the iterations."""
     n = join.master.partition_count
     if not n:
         return 0.0

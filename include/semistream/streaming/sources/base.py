@@ -87,7 +87,7 @@ class Source:
         """Register a data source that Spark does not have."""
 
     def columns(self, df: DataFrame) -> DataFrame:
-        """Select from the DataFrame of Spark's source the columns that ``input`` needs."""
+        """Select the columns that ``input`` needs from the DataFrame of Spark's source."""
         return df
 
     def refusal(self, spark: SparkSession, error: PySparkException) -> ConfigError:

@@ -174,9 +174,9 @@ class FileStream(PathSource):
         )
 
     def recount(self, split: DataFile, warehouse: Engine) -> Recount:
-        """Return a file in the form in which the proof reads it again, in the same way as a load. A
-        line that is not a row, or whose columns cannot be read, is only counted. The columns of
-        text files are texts."""
+        """Return a file in the form in which the proof reads it again, which is the same as in a
+        load. A line that is not a row, or whose columns cannot be read, is only counted. The
+        columns of text files are texts."""
         file = _local(split.path)
 
         def located(columns: tuple[str, ...]) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
