@@ -67,7 +67,8 @@ class Setting(NamedTuple):
 
     @property
     def piece(self) -> int:
-        """Stream tuples that are processed at a time: about PIECE output rows."""
+        """The number of stream tuples that are processed at a time, so that they give about PIECE
+        output rows."""
         return max(int(PIECE / self.matches), LEAST_PIECE)
 
     def open(self, algorithm: str, disk_tuples: int, memory: int, **more: int) -> Any:

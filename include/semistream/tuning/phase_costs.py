@@ -82,7 +82,7 @@ def measure_phase(
 
 def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> dict[str, float]:
     """Measure the steady state of a setting. Return means per iteration: the seconds of each part,
-    and numbers of tuples, such as w. Return only w = 0 if R has too few tuples for the setting."""
+    and numbers of tuples, such as w. If R has too few tuples for the setting, return only w = 0."""
     clock = setting.clock
     join = _filled_to(setting, algorithm, table, disk_tuples)
     if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:

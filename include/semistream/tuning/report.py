@@ -127,7 +127,7 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
 
 
 def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
-    """Plot the predicted rate of each point over its measured rate."""
+    """Plot the predicted rate of each point against its measured rate."""
     figure, axes = figure_of(5.2, 4.4)
     known = [p for p in points if settled(p) and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):
@@ -166,7 +166,7 @@ def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
 def _over_memory(
     points: Sequence[Point], case: SizingInput, costs: Costs, colour: Mapping[str, str]
 ) -> str:
-    """Plot the predicted and the measured rates over M."""
+    """Plot the predicted and the measured rates against M."""
     figure, axes = figure_of(7, 4)
     budgets = sorted({p.memory for p in points})
     over = np.unique(np.concatenate([[b * s for s in SCALES] for b in budgets]))
@@ -195,7 +195,7 @@ def _over_memory(
 
 
 def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping[str, str]) -> str:
-    """Plot the predicted rates over |R|, and over the Zipf exponent of the keys."""
+    """Plot the predicted rates against |R|, and against the Zipf exponent of the keys."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     work, each = case.workload.smooth(), memory / case.partitions
@@ -247,7 +247,7 @@ def _curve(
     axes: Sequence[np.ndarray],
     rate: Callable[..., float],
 ) -> str:
-    """Plot the predicted rate over one size, with the measured points."""
+    """Plot the predicted rate against one size, with the measured points."""
     figure, plot = figure_of(6, 3.4)
     known = [(x, y) for x in axes[0] if (y := rate(x)) > 0]
     plot.plot(*_columns(known), color=COLOURS[0], label="predicted")
@@ -265,7 +265,7 @@ def _surface(
     axes: Sequence[np.ndarray],
     rate: Callable[..., float],
 ) -> str:
-    """Plot the predicted rate over two sizes, with the measured points."""
+    """Plot the predicted rate against two sizes, with the measured points."""
     figure = Figure(figsize=(7, 4.8))
     figure.subplots_adjust(left=0.02, right=0.9, bottom=0.08, top=1)
     plot: Any = figure.add_subplot(projection="3d", computed_zorder=False)
