@@ -40,12 +40,12 @@ class NotThatVersion(Exception):
 
 @dataclass(frozen=True)
 class Filling:
-    """The completion of facts from a dimension.
+    """The completion of facts whose inferred members have got rows in a dimension.
 
-    dimension, surrogate: its name, and its table's surrogate key; fact_key: the column of the fact
-    table with this key; added: fact columns, each with its dimension column; version: the
-    dimension's version, which the facts get; changes: the value of ``changes`` in ``masters`` when
-    the version was published, None if unknown.
+    dimension: the dimension's name; surrogate: the name of the surrogate key in the dimension's
+    table; fact_key: the name of the same key in the fact table; added: fact columns, each with its
+    dimension column; version: the dimension's version that the facts get; changes: the value of
+    ``changes`` in ``masters`` when the version was published, None if unknown.
     """
 
     role: str

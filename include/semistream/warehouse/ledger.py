@@ -154,7 +154,7 @@ class Ledger:
         )
 
     def load_id(self, batch: int, drain: int, partition: int) -> int:
-        """Return the key of a load."""
+        """Return the load_id of a partition's load."""
         return load_id(self.number(), batch, drain, partition)
 
     def partition(self, batch: int, drain: int, partition: int) -> LoadRecord | None:
@@ -419,7 +419,7 @@ def app_number(connection: Connection, app: str) -> int | None:
 
 
 def _insert(connection: Connection, records: Mapping[int, LoadRecord]) -> None:
-    """Insert records by load_id. The rows of ``load_batches`` come first."""
+    """Insert records by load_id. The rows of ``load_batches`` are inserted first."""
     now = utc_now()
     connection.execute(
         load_batches.insert(),

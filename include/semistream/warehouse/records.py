@@ -42,11 +42,11 @@ class InputCounts:
     join state after the load; two streams share one file. Cache hits and bytes read are 0 for a
     stream, because the bytes that two streams read from disk are known only in total.
 
-    missed, passed: for several roles. missed: the part of the matched tuples that a left join has
-    passed on without a row of the dimension; passed: the rows that the next role reads, None for
-    one row per matched tuple.
+    If there are several roles: missed: the number of matched tuples that a left join has passed on
+    without a row of the dimension; passed: the number of rows that the next role reads, None if it
+    is one row for each matched tuple.
 
-    inferred: rows of the fact table that have an inferred member of the dimension.
+    inferred: the number of rows of the fact table with an inferred member of the dimension.
     """
 
     role: str

@@ -1,6 +1,7 @@
 """MySQL and MariaDB.
 
-Rows are written with LOAD DATA LOCAL INFILE, or with multi-row INSERTs where the server forbids it.
+Rows are written with LOAD DATA LOCAL INFILE, or with multi-row INSERTs if the server forbids LOAD
+DATA.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class Mysql:
 
         @event.listens_for(engine, "handle_error")
         def _lost(context: ExceptionContext) -> None:
-            """Treat a server that became read-only after a failover as disconnected, so that a new
-            connection finds the server to write to."""
+            """Treat a server that became read-only after a failover as disconnected. A new
+            connection then finds the server that accepts writes."""
             if (arguments := getattr(context.original_exception, "args", ())) and arguments[
                 0
             ] in READ_ONLY:
@@ -137,7 +138,7 @@ class Mysql:
     def fetch(
         self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield a query's rows. Rows that are too long to be sent as one text come last."""
+        """Yield a query's rows. Rows that are too long to be sent as one text are yielded last."""
         return _fetch(connection, query, schema, rows)
 
     def fetch_texts(

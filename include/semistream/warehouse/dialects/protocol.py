@@ -26,7 +26,7 @@ class System(Protocol):
     name_length: int
 
     def engine(self, url: URL) -> Engine:
-        """Return an engine, which has opened no connection yet."""
+        """Return an engine that has not opened a connection yet."""
 
     def limit_reads(self, engine: Engine, seconds: int) -> None:
         """Limit how long a read waits for a silent server, in seconds."""

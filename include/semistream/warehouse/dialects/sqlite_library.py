@@ -36,6 +36,6 @@ def library() -> ctypes.CDLL | None:
 
 
 def newest_handle() -> int | None:
-    """Return the ``sqlite3 *`` of the connection that this thread opened last, and forget it; None
-    if it is unknown or was already returned."""
+    """Return the ``sqlite3 *`` of the connection that this thread opened last, and forget it.
+    Return None if it is unknown or was already returned."""
     return _opened.__dict__.pop("handle", None)
