@@ -3,10 +3,12 @@ Naeem: *Tuned X-HYBRIDJOIN* (Table 1).
 
 M. Wang, T. Madhyastha, N. H. Chan, S. Papadimitriou, C. Faloutsos: *Data Mining Meets Performance
 Evaluation: Fast Algorithms for Modeling Bursty Traffic*, ICDE 2002, the b-model: a share b of the
-tuples of an interval comes in one of its halves, chosen by chance, and the others in the other
-half; each half is divided in the same way. So a burst consists of bursts, alike at every scale.
+tuples of an interval arrives in one of its halves, chosen at random, and the others in the other
+half; each half is divided in the same way. A burst therefore consists of smaller bursts with the
+same structure.
 
-Chance depends on the seed and the interval only, so that a source can be read again from any tuple.
+The random choices depend only on the seed and the interval, so that a source can be read again from
+any tuple.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ LONGEST = 200  # s that an auction may last; one is opened a second
 
 
 def auctions_and_bids() -> tuple[pa.Table, pa.Table]:
-    """Return the auctions and the bids, both in the order of their times. A row of the bids with
-    `closed` is not a bid; it ends its auction."""
+    """Return the auctions and the bids, both in the order of their times. A row of the bids whose
+    `closed` is set is not a bid, but ends its auction."""
     rng = np.random.default_rng(2004)
     ids = np.arange(AUCTIONS)
     opened = START + ids * SECOND

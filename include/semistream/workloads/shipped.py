@@ -114,7 +114,8 @@ def _make_tpcds(directory: Path, progress: Progress) -> None:
 
 
 def _split(file: Path, directory: Path, progress: Progress, what: str) -> None:
-    """Write the rows of a Parquet file as at most STREAM_FILES files of whole row groups."""
+    """Write the rows of a Parquet file to at most STREAM_FILES files. Each file has whole row
+    groups."""
     with pq.ParquetFile(file) as rows:
         groups, done = rows.num_row_groups, 0
         each = -(-groups // STREAM_FILES)
