@@ -1,4 +1,4 @@
-"""Reading ahead in a thread, while the previous item is processed."""
+"""Fetching of the next item in a thread, while the previous one is processed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """Yield the items, while a thread fetches the next one. Close the generator to end the
+    """Yield the items. A thread fetches the next item meanwhile. Closing the generator ends the
     thread."""
     end = object()
     with ThreadPoolExecutor(1, "reading") as thread:

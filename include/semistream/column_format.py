@@ -230,7 +230,7 @@ def paired(
 def key_forms(
     columns: Iterable[str], declared: Mapping[str, ColumnFormat]
 ) -> dict[str, dict[str, Any]]:
-    """Return the normal form of each key column that has one, as JSON."""
+    """Return the normal form, as JSON, of each key column that has one."""
     return {c: form for c in columns if c in declared and (form := declared[c].normal_form)}
 
 

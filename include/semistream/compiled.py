@@ -1,8 +1,8 @@
 """Compiled functions, cached in files for the next process.
 
-Numba reuses a cached function as long as its own file is unchanged, although the compiled code
-includes the code of all functions that it calls and the values of all constants that it names. Here
-a cached function is reused only as long as those are unchanged, too.
+Numba reuses a cached function as long as the function's file is unchanged, although the compiled
+code includes the code of all functions that it calls and the values of all constants that it names.
+Here a cached function is reused only if those are also unchanged.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ environment._rebuild_env = _rebuild_environment
 
 
 def _taken_in(function: FunctionType, seen: set[FunctionType]) -> Iterator[object]:
-    """Yield the code and the constants of a function, and of every function that it names."""
+    """Yield the code and the constants of a function, and of every function that it names, directly
+    or indirectly."""
     if function in seen:
         return
     seen.add(function)

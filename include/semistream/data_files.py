@@ -1,8 +1,8 @@
-"""A stream's files on a local file system: which files there are, and whether one has changed since
+"""A stream's files on a local file system: which files exist, and whether a file has changed since
 it was first examined.
 
-A batch records its files, with size and time of modification, before it begins. The files that are
-read later must be unchanged, or the batch would mix two contents.
+A batch records its files, with size and time of modification, before it begins. Files that are read
+again later must be unchanged, because the batch would otherwise mix two contents.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GLOB_FILTER = "pathGlobFilter"
 
 
 class DataFile(NamedTuple):
-    """A file of a source. path: plain if it is local, else a URI; size in bytes and modified in ns
-    since 1970, -1 if unknown."""
+    """A file of a source. path: a plain path if the file is local, otherwise a URI; size: bytes;
+    modified: nanoseconds since 1970; both are -1 if unknown."""
 
     path: str
     size: int = -1
@@ -41,7 +41,7 @@ class DataFile(NamedTuple):
         return self.size >= 0
 
     def now(self) -> DataFile | None:
-        """Return the same file as it is at present; None when it is gone."""
+        """Return the file with its present size and time of modification; None if it is gone."""
         if is_remote(self.path):
             return DataFile(self.path)
         try:
@@ -90,8 +90,8 @@ def same_names(path: str, former: str) -> bool:
 
 
 def examine(paths: Iterable[str]) -> tuple[DataFile, ...]:
-    """Return files with their present size and time of modification. Raises StateError for one that
-    is gone."""
+    """Return files with their present size and time of modification. Raises StateError for a file
+    that is gone."""
     found = []
     for path in paths:
         file = DataFile(path).now()

@@ -47,7 +47,7 @@ def replacing(path: Path, mode: str = "wb", *, flush: bool = True) -> Iterator[I
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add this path to an OSError that names no file, such as that of a full disk."""
+    """Add this path to an OSError that names no file, such as the error of a full disk."""
     try:
         yield
     except OSError as e:
@@ -98,11 +98,11 @@ def sync(path: Path) -> None:
 
 
 class DirectFile(io.RawIOBase):
-    """A new file, written by a thread and past the page cache if the file system allows. It is on
-    disk when it is closed.
+    """A new file, written by a thread, and past the page cache if the file system allows. The file
+    is on disk when it is closed.
 
-    A large new file is rarely read soon. The page cache would take memory for it, and time for a
-    copy, only to be flushed.
+    A large new file is rarely read soon. In the page cache it would take memory, and time for a
+    copy, without any use.
     """
 
     def __init__(self, path: str | Path):

@@ -25,7 +25,7 @@ WRITTEN = re.compile(
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of a number and a unit; None for another text."""
+    """Return the seconds that a number and a unit denote; None for any other text."""
     found = WRITTEN.fullmatch(text.strip())
     if found is None:
         return None

@@ -8,7 +8,7 @@ class SemistreamError(Exception):
 
 
 class ConfigError(SemistreamError, ValueError):
-    """A setting that cannot work, with its name, its constraint, the value received (None: it is
+    """A setting that cannot work, with its name, its constraint, the received value (None if it is
     missing) and the remedy.
 
     It is raised before any session or connection is opened.
@@ -55,7 +55,8 @@ class RefusedSetting(ConfigError):
 
 
 def check_name(parameter: str, constraint: str, name: str, names: Collection[str]) -> None:
-    """Raise ConfigError for a name that is not among these, which its remedy lists."""
+    """Check that a name is one of ``names``. Raises ConfigError otherwise, whose remedy lists
+    them."""
     if name not in names:
         raise ConfigError(parameter, constraint, name, f"It has: {', '.join(names)}.")
 

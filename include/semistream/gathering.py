@@ -13,9 +13,9 @@ SMALL_SHARE = 8  # batches are small if their values take less than this many ti
 
 
 class Gathered:
-    """Record batches of one schema, held until they are taken as a table.
+    """Record batches of one schema, collected until they are taken as a table.
 
-    size: bytes that they have allocated. Small batches are combined as they come.
+    size: bytes that the batches have allocated. Small batches are combined when they are added.
     """
 
     def __init__(self, schema: pa.Schema):
@@ -33,7 +33,7 @@ class Gathered:
             self._put_together()
 
     def take(self) -> pa.Table:
-        """Return the rows in the order in which they were added, and release them."""
+        """Return the rows in the order in which they were added, and forget them."""
         if len(self._held) > 1 and self._values < SMALL_SHARE * self._overhead:
             self._put_together()
         table = pa.Table.from_batches(self._held, self.schema)

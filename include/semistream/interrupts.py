@@ -24,7 +24,7 @@ def end_at_once() -> None:
 
 
 def raise_from_now_on() -> None:
-    """Let a signal raise KeyboardInterrupt."""
+    """Let signals raise KeyboardInterrupt from now on."""
     came.clear()
     _handle(_raise)
     sys.unraisablehook = _unraisable
@@ -65,7 +65,7 @@ def leave(code: int) -> NoReturn:
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
     """Suppress the traceback of an interrupt inside a finaliser, and of errors that finalisers then
-    find. The interrupt has been recorded, and ends the command a moment later."""
+    raise. The interrupt has been recorded, and ends the command a moment later."""
     if not came:
         sys.__unraisablehook__(what)
 

@@ -77,8 +77,8 @@ class StreamSpec(Settings):
         return read_secrets("options_file", self.options_file) if self.options_file else {}
 
     def all_options(self) -> dict[str, str]:
-        """Return the options, including those of ``options_file``. Raises ConfigError as
-        ``secrets`` does."""
+        """Return the options, including those of ``options_file``. Raises ConfigError like
+        ``secrets``."""
         return self.options | self.secrets()
 
     @property
@@ -159,7 +159,7 @@ UNKNOWN = 0  # surrogate key of a dimension's unknown member
 
 
 def surrogate_key(name: str) -> str:
-    """Return the name of the surrogate key of a dimension, or of a role of one."""
+    """Return the name of the surrogate key of a dimension, or of a dimension's role."""
     return f"{name}_sk"
 
 
@@ -545,7 +545,7 @@ TOTAL = re.compile(r"(count|sum|min|max)\((.+)\)|count")
 
 def parse_total(text: str) -> tuple[str, str | None]:
     """Parse a total such as ``max(price)``. Return (function, column); ``count`` has no column.
-    Raises ValueError for another text."""
+    Raises ValueError for any other text."""
     found = TOTAL.fullmatch(text.strip())
     if found is None:
         raise ValueError(
@@ -558,8 +558,8 @@ def parse_total(text: str) -> tuple[str, str | None]:
 class StreamStreamJob(Scheduling):
     """A load of two streams: the streams, their join, and the table for the result.
 
-    The fact table has the columns of the left stream, then those of the right one. Right columns
-    with a name of the left stream are called right_COLUMN.
+    The fact table has the columns of the left stream, then those of the right one. If a right
+    column has the name of a left one, it is called right_COLUMN.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch_orders", "auctions")

@@ -353,7 +353,7 @@ def _hash_bytes(offsets, data, h):
 
 @njit(cache=True)
 def _hash_decimals(words, h):
-    """Hash wide decimals as BigInteger.toByteArray gives them: big-endian, with the fewest bytes
+    """Hash wide decimals in the form of BigInteger.toByteArray: big-endian, with the fewest bytes
     that keep the sign.
 
     in      words uint8[16 n], little-endian

@@ -261,7 +261,7 @@ def _app(job: str) -> str:
 
 
 def _drain(checkpoint: Path, began: float, screen: Console) -> None:
-    """Stop a load's driver if it was launched since `began`, and wait for its end."""
+    """Stop a load's driver if it was launched after `began`, and wait for its end."""
     launched = drivers.last_launch(checkpoint)
     if launched is None or launched.at < began or not drivers.is_alive(checkpoint):
         return

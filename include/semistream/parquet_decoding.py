@@ -101,7 +101,7 @@ def _side_by_side(parts: Iterable[Iterator[RecordBatch]]) -> Iterator[RecordBatc
     """Yield batches of all columns from parts that have the same rows and different columns.
 
     The parts are read one after the other, each into an unnamed temporary file. The batches are
-    mapped from there, and the system loads their pages on access.
+    mapped from these files, and the system loads their pages on access.
     """
     import pyarrow as pa
 

@@ -39,16 +39,16 @@ def give_back() -> None:
 
 
 def spare_pandas() -> None:
-    """Prevent PyArrow from importing pandas in a process that does not need it. PyArrow imports it,
-    some 20 MB, when it first converts a Python list."""
+    """Prevent PyArrow from importing pandas in a process that does not need it. Otherwise PyArrow
+    imports pandas, some 20 MB, when it first converts a Python list."""
     if "pandas" not in sys.modules:
         with without("pandas"):
             pa.array([0])  # PyArrow tries once
 
 
 class ResidentPeak:
-    """The peak of resident bytes since the object was made. A thread samples it every ``INTERVAL``
-    seconds until ``stop``."""
+    """The peak of resident bytes since this object was created. A thread measures the bytes every
+    ``INTERVAL`` seconds until ``stop`` is called."""
 
     def __init__(self) -> None:
         self._most, self._ended = 0, threading.Event()

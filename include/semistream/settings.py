@@ -240,7 +240,7 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _argument_kind(annotation: Any) -> tuple[Any, bool]:
-    """Return (scalar type, whether the flag repeats) for a field's annotation."""
+    """Return (scalar type, whether the flag may be repeated) for a field's annotation."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _argument_kind(arguments[0])
