@@ -95,11 +95,11 @@ async def restrict(request: Request, answer: RequestResponseEndpoint) -> Respons
 
 
 def same_origin(request: Request) -> None:
-    """Refuse a request from another origin. The login is a cookie, so that a form on another site,
-    or a page under a host name that resolves to this machine, could misuse the login.
+    """Refuse a request from another origin. The login is a cookie, which a form on another site, or
+    a page under a host name that resolves to this machine, could misuse.
 
-    The page's address is the setting api.base_url, or a local name of this machine by which the
-    request addressed Airflow.
+    Allowed is the origin in the setting api.base_url, or a local name of this machine if the
+    request addressed Airflow by that name.
     """
     origin = urlsplit(request.headers.get("origin", ""))
     own = urlsplit(conf.get("api", "base_url", fallback=""))
