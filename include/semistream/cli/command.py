@@ -16,13 +16,13 @@ class Command(NamedTuple):
     """A command of the console.
 
     about: what the command does, as a clause in the imperative; run: a function that executes the
-    command and returns the exit code; add_arguments: adds the command's special arguments to a
-    parser; settings: the name, module.Class, of the settings class whose settings are flags of the
-    command; the class is imported only when needed, and `run` gets the settings among its
-    arguments; positional: the settings that are given without a flag, each with its name in the
-    help; progress, json: whether the command has these flags; files_only: whether the command uses
-    no environment variable; without_pandas: whether the command never needs pandas; extras: the
-    extras of the package that must be installed.
+    command and returns the exit code; add_arguments: a function that adds the command's special
+    arguments to a parser; settings: the name, module.Class, of the settings class whose settings
+    are flags of the command; the class is imported only when needed, and `run` gets the settings
+    among its arguments; positional: the settings that are given without a flag, each with its name
+    in the help; progress, json: whether the command has these flags; files_only: whether the
+    command uses no environment variable; without_pandas: whether the command never needs pandas;
+    extras: the extras of the package that must be installed.
     """
 
     name: str
