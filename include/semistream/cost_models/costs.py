@@ -182,7 +182,8 @@ class Cut(NamedTuple):
 
     @property
     def tuple_bytes(self) -> float:
-        """v_R in the disk buffer, of the largest partition."""
+        """The bytes of a tuple in the disk buffer, v_R. They are computed for the largest
+        partition."""
         return self.most_bytes / max(self.most_tuples, 1)
 
     def fits(self, memory: float) -> bool:

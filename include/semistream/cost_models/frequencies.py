@@ -189,8 +189,8 @@ class Frequencies:
         return float(self.keys @ -np.expm1(-draws * self.p))
 
     def without(self, h: float, share: float = 1.0) -> Frequencies:
-        """Return the frequencies in the stream behind a cache, which serves the h most frequent
-        values, or a share of them."""
+        """Return the frequencies in the stream after a cache that serves the h most frequent
+        values. share: the share of the tuples with these values that the cache serves."""
         left = self.keys - share * np.minimum(self.keys, np.maximum(h - self._ends[:-1], 0.0))
         which = left > 0
         rest = float(self.p[which] @ left[which]) + self.absent
@@ -200,10 +200,10 @@ class Frequencies:
 
     def split(self, h: float, draws: float) -> tuple[float, Frequencies]:
         """Return (hit, rest) for the h values that are most frequent among `draws` stream tuples:
-        their share of the stream, and the frequencies in the rest of it, as in `without`.
+        their share of the stream, and the frequencies in the rest of the stream, as in `without`.
 
-        Chance lets some rare values in, and keeps more probable ones out: a value of probability p
-        occurs Poisson(p draws) times.
+        Some rare values are among these h by chance, and some more probable ones are not: a value
+        of probability p occurs Poisson(p draws) times.
         """
         draws = max(draws, 1.0)
         rarity = -draws * self.p

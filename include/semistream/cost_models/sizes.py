@@ -21,9 +21,10 @@ def one(_work: Workload) -> float:
 class Size(NamedTuple):
     """A size that the search chooses.
 
-    bounds: returns the smallest and the largest value, for a workload and M in bytes. unit: returns
-    the number whose multiples are the possible values. coarse: whether one unit makes a noticeable
-    difference, so that the search tries the values on both sides.
+    bounds: a function that returns the smallest and the largest value, for a workload and M in
+    bytes. unit: a function that returns the number whose multiples are the possible values. coarse:
+    whether one unit makes a noticeable difference, so that the search tries the values on both
+    sides.
     """
 
     bounds: Callable[[Workload, float], tuple[float, float]]

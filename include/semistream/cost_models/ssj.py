@@ -143,8 +143,8 @@ def held(work: Workload, h_r: float) -> float:
 
 
 def behind(work: Workload, cut: Cut, h_r: float) -> tuple[float, Frequencies]:
-    """Return (p_N, frequencies in the stream behind H_R) for an H_R of h_R master tuples (*whole
-    values*)."""
+    """Return (p_N, frequencies in the stream that H_R does not serve) for an H_R of h_R master
+    tuples (*whole values*)."""
     whole = 1.0
     if cut.number > 1:
         whole = max(1 - (work.fan_out - 1) / max(cut.tuples, 1), 0.0)
@@ -232,7 +232,7 @@ def predict(
 
 
 def course(work: Workload, cut: Cut, s: Symbols, first: float) -> Course:
-    """Return the course of the run of a scan with a front stage. first: tuples that H_S holds while
+    """Return the course of the run of a scan with a cache. first: tuples that H_S holds while
     nothing is cached."""
     found = Course(
         work.tuples,
