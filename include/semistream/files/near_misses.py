@@ -263,7 +263,7 @@ def _candidates(
     relation: SnapshotRelation, wanted: _Keys, forms: Forms
 ) -> tuple[list[tuple[Any, ...]], int]:
     """Read R's key columns. Return the keys that may match one of ``wanted`` in all forms, and the
-    number of rows read. Of a large R, evenly spaced partitions are read."""
+    number of rows read. If R is large, only evenly spaced partitions are read."""
     sought = _skeletons(wanted.columns, lambda i, column: _in_form(column, forms[i]), forms)
     width = max(int(relation.tuple_bytes), 1)
     found, rows, began = dict[tuple[Any, ...], None](), 0, time.monotonic()

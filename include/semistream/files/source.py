@@ -61,10 +61,10 @@ class Chunk(NamedTuple):
 class Raw(NamedTuple):
     """Rows in the types that the file stores.
 
-    rejected: rows that could not be read even in these types; text: returns the text of a row, None
-    if the file has no text; lines: int64[rows], the line of each row; unlike: by column, the
-    positions, int64[k], of JSON values of another kind than the column, such as a text among
-    numbers.
+    rejected: rows that could not be read even in these types; text: a function that returns the
+    text of a row, None if the file has no text; lines: int64[rows], the line of each row; unlike:
+    by column, the positions, int64[k], of JSON values of another kind than the column, such as a
+    text among numbers.
     """
 
     rows: pa.RecordBatch
@@ -230,7 +230,8 @@ class FileSource(ABC):
         self, pieces: Callable[[Path], Iterable[Piece]], size: Callable[[Piece], int]
     ) -> list[Piece]:
         """Return the pieces from which types are inferred: the first pieces of each sampled file.
-        pieces: yields the pieces of a file; size: returns the bytes of a piece."""
+        pieces: a function that yields the pieces of a file; size: a function that returns the bytes
+        of a piece."""
         found: list[Piece] = []
         for path, left in self._samples():
             for piece in pieces(path):
