@@ -69,8 +69,8 @@ class SemiStreamJoin(ABC):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether H_R has room for all of R and reads each part of R once, so that waiting gains
-        nothing."""
+        """Whether H_R has room for all of R, and the join reads each part of R only once. Waiting
+        then gains nothing."""
         return False
 
     @property
@@ -120,8 +120,8 @@ class SemiStreamJoin(ABC):
         self._snapshot(bool(before)).write(path, before)
 
     def _snapshot(self, changes: bool) -> JoinState:
-        """Return a state in which tables may be readers that are not read yet. changes: see
-        `snapshot`."""
+        """Return the state as ``snapshot`` does, but its tables may be readers whose data have not
+        been read yet. changes: see `snapshot`."""
         found = self._changes() if changes else None
         tables, values = found or self._state()
         ages, now = self.h_s.ages(), time.perf_counter()

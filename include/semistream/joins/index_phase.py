@@ -50,7 +50,8 @@ class IndexReader(Part):
 
     @property
     def cycles(self) -> int:
-        """How many times as many partitions have been read as R has, rounded down."""
+        """The number of complete R-cycles: the number of partitions read so far, divided by R's
+        number of partitions and rounded down."""
         return self.partitions // max(self.master.partition_count, 1)
 
     def values(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class IndexReader(Part):
 
 class Indexed(SemiStreamJoin):
     """A join that reads R through its index. Its H_S knows the age of its oldest tuple. buffer: the
-    name of the disk buffer among the components of M."""
+    name under which the disk buffer reserves its part of M."""
 
     h_s: ByKey | ByPartition
 

@@ -31,8 +31,8 @@ class PagedStore(TupleStore):
         slots: np.ndarray,
         at: np.ndarray,
     ) -> np.ndarray:
-        """Copy values into pages. at: int64[n], the address of each owner's next value. Return the
-        addresses after the copied values."""
+        """Copy the values of a column into pages, those of rows[i] to address at[i]. at: int64[n].
+        Return the addresses after the copied values."""
         kernels.put_paged(
             *values,
             rows,

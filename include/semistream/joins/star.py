@@ -70,8 +70,8 @@ class Inferring(Protocol):
 class RoleJoin:
     """The join with a dimension in one of its roles. many: see ``RoleKind``; missed: a function
     that gets the tuples without a match, including those that go on with nulls, in the schema
-    ``Star.unmatched_schema``; members: the inferred members with which tuples without a match go
-    on, if they can have one."""
+    ``Star.unmatched_schema``; members: the source of inferred members for tuples without a match; a
+    tuple that gets a member is joined with it."""
 
     role: str
     join: SemiStreamJoin

@@ -35,7 +35,7 @@ class StreamLayout:
         return cls(spec.stream, index if own_code else None)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of stream tuples that H_S holds."""
+        """Return the columns of stream tuples that H_S holds. batch: tuples with all columns."""
         if self.key is None:
             return batch
         columns = [c for i, c in enumerate(batch.columns) if i != self.key]

@@ -37,12 +37,12 @@ class Column:
 
     @property
     def starts(self) -> np.ndarray:
-        """The addresses, uint32[slots], writable."""
+        """The heap addresses of the column's values, uint32[slots], writable."""
         return self._view(self.first)
 
     @property
     def lengths(self) -> np.ndarray:
-        """The sizes, uint32[slots], writable."""
+        """The sizes of the column's values, uint32[slots], writable."""
         return self._view(self.first + ADDRESS)
 
     def _view(self, first: int) -> np.ndarray:

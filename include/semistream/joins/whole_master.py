@@ -159,8 +159,8 @@ class WholeMaster:
 
     def _held(self, relation: MasterRelation, name: str, make: Callable[[], pa.Array]) -> pa.Array:
         """Return an array of R. The array is mapped from its file, which is written first if it is
-        missing. For an R without a directory, the array is built in memory. make: builds the array.
-        """
+        missing. For an R without a directory, the array is built in memory. make: a function that
+        builds the array."""
         if not isinstance(relation, SnapshotRelation):
             array = make()
             self._take(array.nbytes)

@@ -89,8 +89,8 @@ class StreamTable(ABC):
 
     @abstractmethod
     def age_by(self, ages: Ages) -> None:
-        """Move the arrival times of waiting tuples into the past by these ages. The tuples were
-        restored from a state, and had already waited so long."""
+        """Move the arrival times of waiting tuples into the past by these ages, because the tuples
+        were restored from a state and had already waited for this time."""
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """Return all stream columns of the tuples in these slots, int64[n]."""
