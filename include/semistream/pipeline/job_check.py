@@ -395,8 +395,8 @@ class _Check:
         return open_rows(dimension, keyed(joined), engine, None, known)
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
-        """Write rows of a dimension into a temporary snapshot by a key. read: gets the statistics
-        of these rows."""
+        """Write rows of a dimension into a temporary snapshot by a key. Add the statistics of these
+        rows to ``read``."""
         dimension, rows = joined.dimension, self._open(joined)
         name, root = dimension.name, scratch_directory()
         identity = master_keys(rows.schema, list(dimension.business_key))

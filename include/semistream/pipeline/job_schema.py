@@ -33,7 +33,7 @@ class _AsWritten(GenerateJsonSchema):
 
 
 def job_schema() -> str:
-    """Return the schema as JSON."""
+    """Return the JSON schema of a job's YAML file, as JSON text."""
     return json.dumps(_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

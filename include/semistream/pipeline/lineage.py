@@ -13,7 +13,7 @@ LETTERS = 30  # of a line of a box
 
 class Box(NamedTuple):
     """A box of the drawing. kind: "stream", "dimension", "load" or "table"; title, text: its two
-    lines, shortened; full: both lines unshortened; name: the dimension's name."""
+    lines, shortened; full: both lines in full; name: the dimension's name."""
 
     kind: str
     title: str

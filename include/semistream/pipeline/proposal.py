@@ -309,8 +309,8 @@ def _written(of: DetectedFile) -> Iterator[str]:
 
 
 def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
-    """Return a decimal column with the largest number of digits, if its numbers need nearly so
-    many."""
+    """Return a decimal column with DIGITS digits if the sample's numbers leave at least WIDE of
+    them free; otherwise return the column unchanged."""
     if not pa.types.is_decimal(field.type):
         return field
     most = pc.max(pc.abs(rows.column(field.name))).as_py()
