@@ -43,7 +43,7 @@ class Limits:
         )
 
     def text(self, form: Form) -> str:
-        """Return the limits as words. form: formats a value."""
+        """Return the limits as words. form: a function that formats a value."""
         parts = [] if self.low is None else [f"at least {form(self.low)}"]
         parts += [] if self.high is None else [f"at most {form(self.high)}"]
         learned = (

@@ -101,7 +101,8 @@ def _rows(result: CheckResult, number: int, ids: Sequence[str]) -> Iterator[dict
 
 
 def _id(row: Mapping[str, Any], ids: Sequence[str]) -> str | None:
-    """Return the stream id of a row that has one, in the form of ``unmatched.stream_id``."""
+    """Return the stream id of a row, in the form of ``unmatched.stream_id``; None if the row has no
+    id."""
     if "stream_id" in row:
         return _text(row["stream_id"])
     return "|".join(str(row[i]) for i in ids) if ids and set(ids) <= row.keys() else None

@@ -287,7 +287,8 @@ def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) 
 
 
 def _place(load_id: Any) -> Any:
-    """Return the place that stands for a whole batch. load_id: a number, an array or a column."""
+    """Return the number that stands for a whole batch in the columns first_place and last_place.
+    load_id: a number, an array or a column."""
     return batch_of(load_id) * PLACES
 
 
@@ -296,7 +297,8 @@ def _batch(place: ColumnElement[int]) -> ColumnElement[int]:
 
 
 def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Table) -> None:
-    """Add names for places that stand for whole batches: the batch's file, or one of its files."""
+    """Add the names of numbers that stand for whole batches (see ``_place``): the batch's file, or
+    one of its files."""
     f, p, t = load_files.c, places.c, table.c
     told = {
         place

@@ -134,7 +134,7 @@ class Stream:
 
     @property
     def word(self) -> str:
-        """The stream's name for use before another word; "" for an only stream."""
+        """The stream's name for use before another word; "" if there is only one stream."""
         return f"{self.name} " if self.name else ""
 
 
@@ -183,7 +183,8 @@ class Role:
 
     @property
     def words(self) -> str:
-        """The role's name for use in a sentence after "master data"; "" for an only role."""
+        """The role's name for use in a sentence after "master data"; "" if there is only one
+        role."""
         return "" if self.alone else f" of {self.name}"
 
     def staged(self, what: str) -> str:
