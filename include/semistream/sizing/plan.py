@@ -91,8 +91,8 @@ class JoinPlan:
         raise NotImplementedError
 
     def not_enough(self, error: NotEnoughMemory) -> NotEnoughMemory:
-        """Return an error with the M of all partitions, for an error about the M of one partition's
-        operator."""
+        """Return an error about the M of all partitions, given an error about the M of one
+        partition's operator."""
         each = f"{self.algorithm}, {error.least:,} for each of {self.partitions} partitions"
         if self.share > 1:
             each += f" and {self.share} dimensions"
