@@ -168,8 +168,8 @@ def pairs(found, same, i, slot, out_row, out_slot):
 
 @njit(cache=True)
 def unlink(slots, side, t64, t32, code, same, flags):
-    """Remove dead or buffered slots from their lists, together with all other such slots of these
-    lists. Each list is traversed once.
+    """Remove dead tuples, and tuples in the purge buffer, from their lists. All other such tuples
+    of these lists are removed, too. Each list is traversed once. slots: the tuples' slots.
 
     in      slots integers[n], t64 int64[size, 2], code int64[slots], flags uint8[slots]
     in/out  t32 int32[size, 4], same int32[slots]

@@ -334,10 +334,11 @@ class State:
         """Return a snapshot. changes: whether the changes since the last snapshot suffice; a whole
         snapshot is returned anyway if it is smaller than the changes since the last whole one.
 
-        Its tables are, for each stream: ``left``, tuples in memory (all tuples or the new ones; to
-        be read before the state changes); ``left gone``, the arrival times of tuples that have
-        left; ``left changed``, tuples whose pid or flags have changed; and the marks of each run on
-        disk. Files of runs are linked.
+        For each stream (here the left one) the snapshot has these tables: ``left``, tuples in
+        memory, either all or the new ones, whose reader must be read before the state changes;
+        ``left gone``, the arrival times of tuples that have left; ``left changed``, tuples whose
+        pid or flags have changed; and a table of the marks of each run on disk. Files of runs are
+        linked.
         """
         since = [log.changes() for log in self.memory]
         self._changed += sum(
