@@ -93,8 +93,8 @@ class JoinOperator(Protocol):
     def counted(
         self, load: LoadRecord, before: Any, refused: Refused, states: Sequence[str]
     ) -> LoadRecord:
-        """Return the record completed with the counts of the work since ``before``. states: names
-        of the state files after this work."""
+        """Return the record completed with the counts of the work since ``before``. states: the
+        names of the state files after this work."""
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
         """Write the state, one file for each join of the plan. before: names of the files with the

@@ -58,8 +58,9 @@ class Planner(Protocol):
         partitions: int,
     ) -> Plan[Any] | None:
         """Return a new plan, which is opened once no tuple waits; None to continue with the present
-        plan. sample: returns some of the batch's tuples; history: returns the sketch of former
-        loads' keys. Raises ConfigError for a change that is not possible."""
+        plan. sample: a function that returns some of the batch's tuples; history: a function that
+        returns the sketch of former loads' keys. Raises ConfigError for a change that is not
+        possible."""
 
     def open(self, plan: Plan[Any], streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
         """Start using a plan. Return the joined rows' columns in two schemas: the columns of the

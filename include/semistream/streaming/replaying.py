@@ -201,8 +201,9 @@ def _stage(
     taken: Taken,
     file: Path | None = None,
 ) -> None:
-    """Stage tuples. Each comes from one of three places: texts: (text, file from which it came) of
-    tuples to parse; given: corrected tuples; otherwise its row of ``unmatched``."""
+    """Stage tuples. texts: (text, file from which it came) of tuples that must be parsed, None for
+    others; given: corrected tuples, None for others. A tuple with neither is taken from its row of
+    ``unmatched``."""
     stream, found = staging.stream, list[pa.RecordBatch | None](given)
     parsed = _parsed([t for t in texts if t is not None], spec, stream)
     for n, text in enumerate(texts):
@@ -400,7 +401,7 @@ def has_header(format_: str, options: Mapping[str, str]) -> bool:
 
 
 def header_of(file: Path, format_: str, options: Mapping[str, str]) -> bytes:
-    """Return the first line of a CSV file if it names the columns; otherwise an empty value."""
+    """Return the first line of a CSV file if it names the columns; otherwise b""."""
     if not has_header(format_, options):
         return b""
     with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as lines:

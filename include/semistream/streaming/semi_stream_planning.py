@@ -228,8 +228,8 @@ class SemiStreamPlanner:
         history: SkimmedSketch | None = None,
         demand: Demand | None = None,
     ) -> Plan[RolePlan]:
-        """Return the plan with the choices that the user left open: first how M is split, then the
-        choices for each role."""
+        """Return the plan with choices for everything that the user left open: first how M is
+        split, then the algorithm and sizes of each role."""
         sized = size_plan(wanted, sample, self.costs, former, history, one_machine=self.one_machine)
         return sized.choose(sample, self.costs, former, history, demand)
 

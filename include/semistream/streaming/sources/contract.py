@@ -58,8 +58,8 @@ class SplitReader(ABC, Generic[S]):
         return sum(n.chunk.rows.num_rows + len(n.chunk.rejected) for n in self.read(splits))
 
     def replicated(self, splits: Sequence[S], tasks: int) -> bool:
-        """Return whether it is cheaper that each of several tasks reads all splits, and keeps the
-        tuples of its partition, than that the tasks exchange tuples."""
+        """Return whether it is cheaper if each of several tasks reads all splits and keeps the
+        tuples of its partition than if the tasks exchange tuples."""
         return False
 
 
