@@ -63,8 +63,8 @@ def calibrate(
 
     clock: wall, or cpu on a shared machine (reading from a cold disk then costs nothing); memory:
     the largest M of interest; larger hash tables are not measured; seconds: time for each of about
-    forty settings; pace: returns a number by which the times are divided (``Pace``). Raises
-    ConfigError for a sample or a master without tuples.
+    forty settings; pace: a function that returns a number by which the times are divided
+    (``Pace``). Raises ConfigError for a sample or a master without tuples.
     """
     if not sample.num_rows or not master.tuple_count:
         raise ConfigError(
