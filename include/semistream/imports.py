@@ -31,7 +31,7 @@ def _installed(name: str) -> bool:
 @contextmanager
 def without(*packages: str) -> Iterator[None]:
     """Let imports of these packages fail inside the block, as if they were not installed. Packages
-    that were imported before stay."""
+    that have already been imported stay imported."""
     finder = _Missing(packages)
     sys.meta_path.insert(0, finder)
     try:

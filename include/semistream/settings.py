@@ -107,7 +107,8 @@ class Settings(BaseModel):
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Return the settings given on the command line. Other settings have their defaults."""
+        """Return the settings given on the command line. Settings that are not given have their
+        defaults."""
         return cls.load({k: v for k, v in vars(arguments).items() if k in cls.model_fields})
 
     def to_arguments(self) -> list[str]:
