@@ -21,7 +21,7 @@ from semistream.settings import read_yaml
 from semistream.streaming.settings import NAME
 from semistream.yaml_lines import line_of
 
-PRESETS = ("@once", "@continuous")  # those of Airflow that are no cron expression
+PRESETS = ("@once", "@continuous")  # Airflow's presets that are no cron expressions
 
 
 class JobError(SemistreamError):
@@ -59,7 +59,7 @@ def _dag(job: AnyJob, file: Path) -> DAG:
         catchup=False,
         tags=["semistream", *job.tags],
         params=job_form(job),
-        max_active_runs=2,  # one that loads, and one that is skipped meanwhile
+        max_active_runs=2,  # one run that loads, and one that is skipped meanwhile
         deadline=deadline_alert(*alert) if job.deadline else None,
     ) as dag:
         SemistreamTaskGroup(file, from_form=True, prefix_group_id=False)
