@@ -210,7 +210,7 @@ def _open(
         with _placed(master.place):
             _check(master)
             of_masters.append(_known_formats(master))
-    for _ in range(2):  # the second time, each gets the forms that a later one declares
+    for _ in range(2):  # in the second pass, each gets the formats that a later one declares
         for number, master in enumerate(masters):
             with _placed(master.place):
                 of_stream, of_masters[number] = paired(master.pairs, of_stream, of_masters[number])
@@ -368,7 +368,7 @@ def assign_types(
 ) -> None:
     """Give a type to each column without any value in the file. A join column gets the type of its
     partner in the other input; any other column becomes a string."""
-    if not source.schema.names:  # JSON lines without a line, which would show the columns
+    if not source.schema.names:  # an empty file of JSON lines, which shows no columns
         source.schema = pa.schema([(key, pa.null()) for key in keys])
     known = {
         key: other.field(partner).type
