@@ -8,7 +8,7 @@ from typing import Any
 
 from semistream.errors import ConfigError, WarehouseAway
 
-LINES = 40  # of an error that a message has
+LINES = 40  # most lines of an error in a message
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,11 @@ from semistream.warehouse.unmatched_groups import (
 )
 
 LIMIT = 10  # keys of a reason and role that are shown
-EXAMPLE_BYTES = 256_000_000  # of files that are searched for the examples of a stretch of loads
+EXAMPLE_BYTES = 256_000_000  # bytes of files that are searched for examples from a range of loads
 COMPARED = 100  # keys whose nearest ones are looked for
-MEANINGS = 10_000  # different reasons of unparsable tuples that are told apart
-PLACED = 500_000  # tuples whose places are looked for at a time
-SHOWN = 100  # characters of a tuple without an id and a place
+MEANINGS = 10_000  # different reasons of unparsable tuples that are distinguished
+PLACED = 500_000  # tuples whose files and lines are looked up at a time
+SHOWN = 100  # characters that are shown of a tuple without an id and a known line
 WRITTEN = 10_000  # tuples converted at a time
 PLACED_KEYS = pa.schema(
     [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
