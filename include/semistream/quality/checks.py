@@ -53,8 +53,8 @@ class Check:
     query: Select | sa.CompoundSelect
     remedy: str = ""  # tells the reader what to do when the check fails
     cause: str = ""  # of the failure, in plain words
-    of: str = ""  # the role or stream that it is about, of several
-    warns: bool = False  # whether rows that are found are a warning, and no failure
+    of: str = ""  # the role or stream that the check is about, if there are several
+    warns: bool = False  # whether found rows are a warning, not a failure
 
     def sql(self, dialect: sa.Dialect) -> str:
         """Return the query as text for ``sa.text``, with inline literals and without parameters."""
@@ -133,7 +133,7 @@ REMEDIES = {
     "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
 }
 
-# The cause of a failure, likewise.
+# The cause of each check's failure, by the same names.
 CAUSES = {
     "batch_partitions": "A part of a batch is not in the ledger, or is there twice.",
     "commit_rows": "Rows were lost or doubled between the driver and the partitions of a batch.",
@@ -312,7 +312,7 @@ def input_arithmetic(scope: Scope) -> Check:
     own = select(
         *load_of(load_inputs), i.role, *(i[n] for n in names), unaccounted(i).label("difference")
     ).where(scope.holds(load_inputs), unaccounted(i) != 0)
-    # a further role reads the tuples that the role before it has let pass
+    # a further role reads the tuples that the role before it has passed on
     passed = case((and_(i.dimension != "", i.number > 0), i.rows_read), else_=0)
     own_part = {n: i[n] - passed if n in ("rows_read", "matched") else i[n] for n in names}
     sums = (
@@ -363,7 +363,7 @@ def fact_rows(scope: Scope) -> Check:
 def unmatched_rows(scope: Scope) -> Check:
     b, r, u = load_batches.c, load_rejections.c, unmatched.c
     key: dict[str, ColumnElement] = {"reason": u.reason}
-    if len(scope.roles) > 1:  # what was not joined is counted where the first role reads it
+    if len(scope.roles) > 1:  # tuples that were not joined count as input of the first role
         i = load_inputs.c
         first = select(i.role).where(i.load_id == u.load_id, i.number == 0)
         key["role"] = func.coalesce(u.role, first.correlate(unmatched).scalar_subquery())

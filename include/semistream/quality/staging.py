@@ -306,7 +306,7 @@ def _sample_unmatched(
         Column("quality_id", KeyString()),
         Column("load_id", BigInteger),
         Column("quality_version", NAME),
-        # a master key is no longer than an index allows; that of a tuple without a match may be
+        # a master key fits into an index; the key of a tuple without a match may be longer
         *(
             Column(f"key_{i}", LongString() if isinstance(kind, String) else kind)
             for i, kind in enumerate(role.dimension.c[m].type for m in role.on.values())

@@ -227,7 +227,8 @@ def verify(
                 )
             if result.success or result.report is None or _changes(engine, roles) == changes:
                 break
-            # the master data were changed meanwhile, which may be all that the checks have found
+            # the master data were changed meanwhile, which may have caused everything that the
+            # checks have found
             discard(result.report, reports)
         _write_run(engine, result, scope, started, time.monotonic() - clock)
         with engine.connect() as connection:
