@@ -228,10 +228,10 @@ class StreamStreamJoin(ABC):
         the last snapshot suffice."""
         return {}, {}
 
-    def _restore(self, states: Sequence[JoinState]) -> None:  # noqa: B027 - nothing to take up
+    def _restore(self, states: Sequence[JoinState]) -> None:  # noqa: B027 - nothing to restore
         """Restore the result of ``_state``. This happens before the tuples are restored."""
 
-    def _restored(self) -> None:  # noqa: B027 - nothing is told of them
+    def _restored(self) -> None:  # noqa: B027 - nothing to complete
         """Complete the restoration after the tuples have been restored."""
 
     # Edges
