@@ -121,7 +121,7 @@ class SemiStreamPlanner:
             self._join(number, partitions, of, everywhere=role is not placing)
             for number, (role, of) in enumerate(zip(roles, columns, strict=True))
         )
-        execution_order([join.kind for join in joins])  # there must be one
+        execution_order([join.kind for join in joins])  # raises an error if there is no order
         return Plan(joins)
 
     def _placing(self, partitions: int) -> tuple[Role, Manifest]:
