@@ -68,7 +68,7 @@ def is_of(connection: Connection, app: str, kind: Kind | None = None) -> ColumnE
     mine = and_(u.load_id.between(*_committed(connection, app)), u.resolved_by.is_(None))
     if kind is None:
         return mine
-    # a job of one role names none
+    # a job with one role stores no role
     role = or_(u.role == kind.role, u.side == kind.role, and_(u.role.is_(None), u.side.is_(None)))
     return and_(mine, u.reason == kind.reason, *([role] if kind.role else []))
 
