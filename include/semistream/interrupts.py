@@ -13,7 +13,7 @@ from typing import NoReturn, ParamSpec
 
 P = ParamSpec("P")
 MESSAGE = "Interrupted; nothing was written."
-KEPT = "Interrupted; what was finished until then is kept."  # of a command with several steps
+KEPT = "Interrupted; what was finished until then is kept."  # after a command with several steps
 
 came: list[int] = []  # signals
 

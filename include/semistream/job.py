@@ -496,7 +496,7 @@ def _role(name: str, given: Any) -> Any:
         return given
     role = dict(given)
     place = {of: role.pop(of) for of in ("path", "table") if of in role}
-    if place:  # its other settings stand beside it
+    if place:  # the dimension's other settings belong to it, too
         of_dimension = Dimension.model_fields.keys() - Role.model_fields.keys()
         place |= {of: role.pop(of) for of in sorted(of_dimension & role.keys())}
     if place and "dimension" in role:
