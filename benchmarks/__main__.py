@@ -1,10 +1,10 @@
-"""Benchmarks beside their peers: python -m benchmarks [NAME …]
+"""Semistream compared with its peers: python -m benchmarks [NAME …]
 
-A small form takes a few minutes (the default); --scale full runs the whole. Each benchmark prints
-its table and writes NAME-SCALE.jsonl, one row a peer with all that the figures depend on. A wrong
-answer fails the run. Three commands measure nothing: "docs" writes the results into the pages of
-docs/, "keep DIRECTORY" takes over what the papers' experiments (python -m benchmarks.papers)
-measured, and "verdicts [NAME …]" judges those results anew.
+A small form takes a few minutes (the default); --scale full runs everything. Each benchmark prints
+its table and writes NAME-SCALE.jsonl, with one row for each peer and everything on which the
+figures depend. A wrong answer fails the run. Three commands measure nothing: "docs" writes the
+results into the pages of docs/, "keep DIRECTORY" copies the results of the papers' experiments
+(python -m benchmarks.papers), and "verdicts [NAME …]" judges those results again.
 """
 
 from __future__ import annotations

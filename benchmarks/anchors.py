@@ -1,10 +1,11 @@
-"""Joins a micro-batch in other systems: look-ups in a key-value store, and query engines.
+"""The join of a micro-batch in other systems: look-ups in a key-value store, and query engines.
 
 RocksDB (MultiGet, a block cache of M, direct reads), LMDB and SQLite (page cache of M) look up each
 distinct key of a micro-batch. Polars' streaming engine and DataFusion join the micro-batch with R
-in Parquet. Each has one thread. R's files leave the page cache before every micro-batch; within
-one, LMDB and SQLite use it. LMDB and Polars have no setting for M: for them the resident memory is
-reported. A system that is not installed says so: `uv pip install --group bench`.
+in Parquet. Each has one thread. R's files leave the page cache before every micro-batch; within a
+micro-batch, LMDB and SQLite use the page cache. LMDB and Polars have no setting for M: for them the
+resident memory is reported. A system that is not installed is reported as such: `uv pip install
+--group bench`.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class AnchorPeer(ABC):
 
     @abstractmethod
     def _open(self) -> Path:
-        """Open R, which the first call makes, and return the directory of its files."""
+        """Open R, which the first call creates, and return the directory of its files."""
 
     @abstractmethod
     def _join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -123,7 +124,7 @@ class AnchorPeer(ABC):
         )
 
     def _timed(self, joined: Iterator[pa.RecordBatch]) -> float:
-        """Return the seconds of the join and of writing its rows as Arrow, without those of
+        """Return the seconds that the join and writing its rows as Arrow took, without the time for
         checking the rows."""
         spent = 0.0
         while True:
@@ -158,7 +159,8 @@ class LookUp(AnchorPeer):
 
 
 def stored(keys: np.ndarray) -> list[bytes]:
-    """Return the keys as the stores have them: eight bytes each, which sort like the keys."""
+    """Return the keys in the form in which the stores have them: eight bytes each, which sort like
+    the keys."""
     text = keys.astype(">i8").tobytes()
     return [text[i : i + 8] for i in range(0, len(text), 8)]
 

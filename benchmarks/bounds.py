@@ -22,7 +22,7 @@ LINES = 4
 
 @dataclass(frozen=True)
 class Bound:
-    """How to make the peer, which repeats its work for so many seconds."""
+    """The settings of a peer, which repeats its work for so many seconds."""
 
     once: Callable[[], Callable[[], tuple[int, int]]]  # returns (tuples, bytes of R)
     seconds: float
@@ -77,7 +77,8 @@ class Reading:
 
 @dataclass(frozen=True)
 class CacheLines:
-    """For each stream tuple, some lines of an array of M bytes, chosen by its key."""
+    """Reads of an array of M bytes: for each stream tuple some cache lines, chosen by the tuple's
+    key."""
 
     stream: Stream
     memory: int

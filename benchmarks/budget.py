@@ -1,19 +1,18 @@
-"""The cost of a tuple in the app: each of its steps alone, beside a bound for it, and the whole
-app.
+"""The cost of a tuple in the app: each step alone, with a bound for the step, and the whole app.
 
 The steps are the app's own parts, in one process and one thread, on the app's files, which are in
-the page cache. "decode": Parquet files of S; "split": selecting the tuples of one of two
-partitions; "join, S only": the operator, with only the columns of S in its output; "join": with all
-columns of R; "checksum": of joined rows; "encode": a Delta table's data file, into memory; "write":
-its bytes to disk, flushed. Bounds: for decoding, split and join, a copy of the same bytes in
-memory; for the checksum, a sum of the same bytes; for encoding, plain values without compression
-and statistics.
+the page cache. "decode": decode the Parquet files of S; "split": select the tuples of one of two
+partitions; "join, S only": run the operator, with only the columns of S in its output; "join": run
+the operator, with all columns of R; "checksum": compute the checksum of joined rows; "encode":
+encode a Delta table's data file, into memory; "write": write its bytes to disk, flushed. Bounds:
+for decoding, split and join, a copy of the same bytes in memory; for the checksum, a sum of the
+same bytes; for encoding, plain values without compression and statistics.
 
 A tuple goes through all steps except "join, S only". "tasks, without Spark" do all steps as the
-app's tasks do them: one task a core at the same time, each in a process of its own on a partition
-of all files, into data files that are flushed. The app's further time is spent in Spark, the
-commits and waiting for one another. The difference between "join" and the tasks is spent in the
-other steps, and because cores share memory and a disk.
+app's tasks do: one task for each core at the same time, each in a separate process on a partition
+of all files, into data files that are flushed. The app's further time is spent in Spark, in the
+commits, and while tasks wait for one another. The difference between "join" and the tasks is spent
+in the other steps, and arises because cores share memory and a disk.
 """
 
 from __future__ import annotations
@@ -149,8 +148,8 @@ class StepPeer:
         return _told(Sample(tuples, seconds), cpu)
 
     def finish(self) -> Result:
-        """Return a result without checking: a step's output is part of the app's, whose answer is
-        checked."""
+        """Return a result without checking, because a step's output is part of the app's, whose
+        answer is checked."""
         return Result(Answer(self.rows), Answer(self.rows), rss_peak=peak_rss())
 
 
@@ -163,7 +162,7 @@ class Tasks:
 
 
 class TasksPeer:
-    """All tasks at once, each in a process of its own, once over all files."""
+    """All tasks at once, each in a separate process, once over all files."""
 
     def __init__(self, of: Step):
         self.tasks = [Remote(replace(of, partition=p)) for p in range(of.settings.cores)]
@@ -280,7 +279,7 @@ def splitting(of: Step) -> Once:
 
 
 def joining(of: Step, columns: list[str] | None = None) -> Once:
-    """Return a step of the operator, warmed up as in all benchmarks."""
+    """Return a step that runs the operator, warmed up as in all benchmarks."""
     join, more = operator(of, columns), fed(of)
 
     def feed(batch: pa.RecordBatch | None = None) -> None:
@@ -360,7 +359,7 @@ def _written(path: Path, pieces: Iterator[pa.Buffer]) -> None:
 
 
 def task(of: Step) -> Once:
-    """Return a step that does all steps on a partition of each file in turn."""
+    """Return a step that performs all steps on a partition of each file in turn."""
     s, stream = of.settings, of.case.stream
     root = of.case.files.snapshot(stream.master, COLUMNS)
     plan = RolePlan(

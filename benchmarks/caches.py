@@ -1,13 +1,13 @@
 """H_R compared with cache policies of the same capacity: the share of the stream that hits.
 
-Each operator joins a stream. The policies then see the same keys, with a capacity of the master
-tuples that the operator held in H_R, all of one size. Two of them know the future: Belady's
-optimum, which need not admit a tuple, and the most frequent tuples of the measured part. The others
-admit a tuple when it misses, whereas an operator must wait for its disk phase. Only LRU is shown in
-both ways: admitting at once, and after as many tuples as come while one waits in H_S. Streams:
-Zipf's law, the same with other keys frequent after a time, the aircraft of a year's flights in
-their order, and traces of caches: files of cache2k's (Jens Wilke, headissue GmbH, CC BY 4.0;
-Caffeine's repository has them in simulator/src/main/resources/…/parser/cache2k), such as
+Each operator joins a stream. The policies then see the same keys. Their capacity is the number of
+master tuples that the operator held in H_R; all tuples have one size. Two of the policies know the
+future: Belady's optimum, which need not admit a tuple, and the most frequent tuples of the measured
+part. The others admit a tuple when it misses, whereas an operator must wait for its disk phase.
+Only LRU is shown in both ways: it admits a tuple at once, or after as many tuples as come while a
+tuple waits in H_S. Streams: Zipf's law; Zipf's law with a change of the frequent keys; the aircraft
+of a year's flights in their order; and traces of caches from cache2k (Jens Wilke, headissue GmbH,
+CC BY 4.0; Caffeine's repository has them in simulator/src/main/resources/…/parser/cache2k), such as
 orm-busy.trace.xz, the objects that a web shop looks up in its database.
 """
 
@@ -161,8 +161,8 @@ class Cached:
 
 
 class CachedPeer(OperatorPeer):
-    """A peer that counts tuples as they enter, not as they are finished; a tuple that hits does
-    both at once."""
+    """A peer that counts tuples when they enter, not when they are finished. A tuple that hits is
+    finished when it enters."""
 
     def measure(self) -> Sample:
         stats, before = self.join.stats, self.fed
@@ -181,7 +181,7 @@ class CachedPeer(OperatorPeer):
 
 @dataclass(frozen=True)
 class Trace(Stream):
-    """The keys 1..master in a given order, repeated."""
+    """A stream of the keys 1..master in a given order, repeated."""
 
     keys: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
 
@@ -431,8 +431,8 @@ def w_tiny_lfu(keys, count, capacity):  # noqa: PLR0915 - one compiled loop
 @njit(cache=True)
 def _links(count, lists):
     """Return linked lists without keys, int64[2, count + lists]: the next younger and the next
-    older key of each key. List j has its end at count + j, whose younger neighbour is the list's
-    oldest key. NONE: in no list."""
+    older key of each key; NONE for a key in no list. The end of list j is at count + j, and its
+    younger neighbour is the list's oldest key."""
     links = np.full((2, count + lists), NONE, np.int64)
     for j in range(count, count + lists):
         links[0, j] = links[1, j] = j

@@ -17,15 +17,15 @@ ROOT = Path(__file__).parent.parent
 
 
 class NoHistory(Exception):
-    """The source tree has no git, or not the commits of its results."""
+    """The source tree has no git, or lacks the commits of its results."""
 
 
 def changes_since(
     commit: str, dirty: bool, peers: Iterable[str], further: Sequence[str]
 ) -> list[str]:
-    """Return what a result should be measured again by: the algorithms among its peers, and the
+    """Return the reasons to measure a result again: those algorithms among its peers, and those
     further files and directories, whose code has changed since its commit. dirty: whether files had
-    changed when it was measured. Raises NoHistory."""
+    changed when the result was measured. Raises NoHistory."""
     known = REGISTRY.keys() | METHODS.keys() | STREAM_JOINS.keys()
     changed = sorted(
         {n for n in peers if n in known and any(has_changed(commit, f) for f in files_of(n))}
@@ -37,7 +37,7 @@ def changes_since(
 
 @functools.cache
 def files_of(name: str) -> tuple[str, ...]:
-    """Return the file of an algorithm, and those of the parts that no other algorithm uses."""
+    """Return the file of an algorithm, and the files of the parts that no other algorithm uses."""
     if name in STREAM_JOINS:
         return ("include/semistream/stream_joins",)
     if name not in REGISTRY:
@@ -53,7 +53,7 @@ def files_of(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def _parts(module: str) -> frozenset[str]:
-    """Return the modules of the joins' package that a module of it imports."""
+    """Return the modules of the joins' package that one of its modules imports."""
     tree = ast.parse((ROOT / _path(module)).read_text())
     names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
     algorithms = {a.make.__module__ for a in REGISTRY.values()}
@@ -71,7 +71,7 @@ def _path(module: str) -> str:
 
 @functools.cache
 def has_changed(commit: str, path: str) -> bool:
-    """Return whether the code of a file, or of a file in a directory, differs from that at a
+    """Return whether the code of a file, or of a file in a directory, differs from the code at a
     commit. Formatting, comments and docstrings do not count.
 
     Raises NoHistory.
@@ -118,8 +118,8 @@ def _git(*words: str) -> str | None:
 
 
 def to_measure_again(changed: Iterable[str], dirty: bool = False) -> list[str]:
-    """Return the remark below a table whose results are to be measured again, as lines; no lines if
-    there is no reason. changed: algorithms that have changed since."""
+    """Return the remark below a table whose results must be measured again, as lines; no lines if
+    there is no reason. changed: algorithms that have changed since the measurement."""
     flaws = [f"today's {', '.join(sorted(changed))}, which changed since"] if changed else []
     flaws += ["a commit, as some were of changed files"] if dirty else []
     return ["", f"**To be measured again**: by {'; '.join(flaws)}."] if flaws else []
@@ -133,7 +133,7 @@ def measured_at(command: str, commit: str, machine: str, flaws: Sequence[str]) -
 
 
 def _make_command(command: str) -> str:
-    """Return the make command for a recorded one, also for one by a name of then."""
+    """Return the make command for a recorded command, even if the command has a former name."""
     papers = re.sub(r"^(python -m benchmarks\.papers|semistream experiments) ", "", command)
     if papers != command:
         return f'make papers ARGS="{papers}"'

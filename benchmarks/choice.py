@@ -1,13 +1,13 @@
 """The choice of `auto` compared with the fastest of all algorithms, over R, M, columns, skew,
 absent keys, drift and the length of S.
 
-In process, one thread, R in the page cache. A rate is that of the whole run, from the first tuple
-until all waiting tuples are drained: the stream's tuples per second of processor time, without the
-sink's. Every algorithm gets the sizes that its model finds best for the run. A run that takes half
-as long again as the fastest so far is stopped. The choice, and those that come within a third of
-the fastest, run again in random order, repetition by repetition. A ratio of at least 0.8 is a right
-choice: the best takes at most a quarter less time. Other points are in ``EXCEPTIONS``, with the
-reason.
+The operators run in process, with one thread; R is in the page cache. A rate is that of the whole
+run, from the first tuple until all waiting tuples are drained: the stream's tuples per second of
+processor time, without the sink's. Every algorithm gets the sizes that its model finds best for the
+run. A run that takes half as long again as the fastest so far is stopped. The choice, and the
+algorithms that come within a third of the fastest, run again in random order, repetition by
+repetition. A ratio of at least 0.8 is a right choice: the best takes at most a quarter less time.
+Other points are in ``EXCEPTIONS``, with the reason.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ EXCEPTIONS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the grid. master: R_t; columns: of R, 8 bytes each, its key among them; memory: M,
-    bytes; skew: Zipf's exponent; absent: percent of S whose keys R lacks; drifts: how often other
-    keys become the frequent ones; tuples: of S."""
+    """A point of the grid. master: R_t; columns: the number of R's columns of 8 bytes, including
+    the key; memory: M, bytes; skew: Zipf's exponent; absent: percent of S whose keys R lacks;
+    drifts: how often the frequent keys change; tuples: the number of tuples of S."""
 
     master: int
     columns: int
@@ -93,7 +93,7 @@ SCALES = {
 
 def grid(s: Settings) -> list[Point]:
     """Return points in which each value of each factor occurs equally often. The first points are
-    those for which an earlier version chose the wrong algorithm, or similar ones."""
+    those for which an earlier version chose the wrong algorithm, or are similar to these."""
     if s.points <= 2:
         return [
             Point(20_000, 4, MB, 1.0, 5, 0, s.longest),
@@ -149,8 +149,8 @@ def master(files: Files, point: Point) -> SnapshotRelation:
 
 
 def batch(point: Point, number: int) -> pa.RecordBatch:
-    """Return tuples with even keys, and with odd keys, which R lacks: half of these as frequent as
-    the others, half of them uniform."""
+    """Return tuples with even keys, and with odd keys, which R lacks. Half of the odd keys are as
+    frequent as the even ones, half of them are uniform."""
     first = number * BATCH
     rows, chance = min(BATCH, point.tuples - first), np.random.default_rng(number)
     drift = point.tuples // (point.drifts + 1) if point.drifts else 0

@@ -1,4 +1,5 @@
-"""The comparisons of the overview: which peer of which result file, and in words of a user."""
+"""The comparisons of the overview: the peers, their result files, and their names in a user's
+words."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import NamedTuple
 
 
 class Compared(NamedTuple):
-    """A peer of a benchmark beside another, in words of a user."""
+    """A comparison of a benchmark's two peers, in a user's words."""
 
     what: str
     beside: str

@@ -1,10 +1,10 @@
 """How long a user of `semistream join` waits: whole processes, from Parquet files to a Parquet
-file, beside DuckDB and Polars.
+file, compared with DuckDB and Polars.
 
 Each peer is a new process, on as many cores as the case says. Its files leave the page cache before
-it begins. Semistream has M. DuckDB's memory_limit is what Semistream's process may take, its base
-and M. Polars has no limit. "ready" joins with a snapshot that was published before; "from files"
-publishes R first. The answer is read from the file that the process wrote.
+it begins. Semistream has M. DuckDB's memory_limit is the memory that Semistream's process may take:
+its base and M. Polars has no limit. "ready" joins with a snapshot that was published before; "from
+files" publishes R first. The answer is read from the file that the process wrote.
 """
 
 from __future__ import annotations

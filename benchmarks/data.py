@@ -165,8 +165,8 @@ def master_batches(tuples: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Files:
-    """Data files under one directory, made on first use. What runs write is under ``runs`` and is
-    deleted with them."""
+    """Data files under one directory, created on first use. The files that runs write are under
+    ``runs`` and are deleted with them."""
 
     root: Path
     owner: int = field(default_factory=os.getpid)
@@ -176,7 +176,7 @@ class Files:
         return self.root / f"runs-{self.owner}"
 
     def snapshot(self, tuples: int, schema: pa.Schema) -> Path:
-        """Return the directory of R as a master snapshot: its versions' root."""
+        """Return the directory of R's master snapshots, with one directory for each version."""
         return self.made(
             f"snapshot-{tuples}-{_form(schema)}",
             lambda at: publish_snapshot(
@@ -185,7 +185,7 @@ class Files:
         )
 
     def relation(self, tuples: int, schema: pa.Schema) -> SnapshotRelation:
-        """Return R, read past the page cache."""
+        """Return R as a relation that is read past the page cache."""
         root = self.snapshot(tuples, schema)
         return SnapshotRelation(root / str(current_version(root)), direct=True)
 
@@ -223,7 +223,8 @@ class Files:
         )
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
-        """Return the path of what ``make`` makes, which appears whole or not at all."""
+        """Return the path of a file or directory that ``make`` creates. The path appears complete
+        or not at all."""
         path = self.root / name
         if not path.exists():
             print(f"# making {path}", file=sys.stderr, flush=True)

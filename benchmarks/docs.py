@@ -40,14 +40,15 @@ def write() -> None:
 
 
 def filled(page: str) -> str:
-    """Return the page with its blocks filled from the result files."""
+    """Return the page with its blocks filled in from the result files."""
     return BLOCK.sub(
         lambda m: f"<!-- results: {m[1]}{m[2]} -->\n{block(m[1], m[2])}<!-- end -->", page
     )
 
 
 def unmarked(page: str) -> list[str]:
-    """Return figures of a page that are in no block. Text between code fences does not count."""
+    """Return the figures of a page that are in no block. Text between code fences does not
+    count."""
     plain = re.sub(r"```.*?```", "", BLOCK.sub("", page), flags=re.S)
     return [m[0] for m in FIGURE.finditer(plain)]
 

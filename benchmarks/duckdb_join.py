@@ -1,9 +1,9 @@
-"""DuckDB with one join a micro-batch, beside the operators, which carry waiting tuples over: the
-same M, one thread each.
+"""DuckDB with one join for each micro-batch, compared with the operators, whose tuples may wait
+beyond a micro-batch. All have the same M and one thread.
 
 DuckDB has R in its own file, sorted by key or with a primary key's index, and memory_limit = M, or
-the least limit with which it runs. Its file leaves the page cache before every micro-batch; the
-snapshot is read past it.
+the least limit with which DuckDB runs. Its file leaves the page cache before every micro-batch; the
+snapshot is read past the page cache.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 def database(files: Files, tuples: int, form: str, layout: str) -> Path:
-    """Return R in a DuckDB file, in the order of the keys; indexed: with a primary key, too."""
+    """Return R in a DuckDB file, in the order of the keys; if the layout is "indexed", with a
+    primary key, too."""
     import duckdb
 
     def make(at: Path) -> None:
@@ -136,7 +137,7 @@ class DuckDBPeer:
         return Sample(self.fed - first, spent, read_bytes() - read, 0.0)
 
     def _works(self) -> bool:
-        """Return whether the limit suffices, by trying a micro-batch."""
+        """Return whether the limit suffices, which is found by trying a micro-batch."""
         self.connection.execute(f"SET memory_limit = '{self.limit}B'")
         try:
             self._join(self.of.stream.batch(0, self.of.batch), check=False)
@@ -160,7 +161,8 @@ class DuckDBPeer:
         )
 
     def _join(self, batch: pa.RecordBatch, check: bool = True) -> float:
-        """Return the seconds that a micro-batch took, its rows written out as Arrow."""
+        """Return the seconds that a micro-batch took, including the time to write its rows as
+        Arrow."""
         with open(self.of.file, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self.connection.register("s", pa.Table.from_batches([batch]))

@@ -1,5 +1,5 @@
-"""DuckDB's join of a stream with several dimensions as a program: a query a micro-batch, which is a
-file of the stream, from a database with the dimensions into a Parquet file."""
+"""DuckDB's join of a stream with several dimensions, as a program. Each micro-batch is a file of
+the stream; one query joins it with the dimensions in a database and writes a Parquet file."""
 
 from __future__ import annotations
 

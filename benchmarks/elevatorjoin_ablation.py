@@ -1,13 +1,15 @@
-"""The contribution of each idea of ELEVATORJOIN: the whole beside variants that lack one of them.
+"""The contribution of each idea of ELEVATORJOIN: the whole algorithm, compared with variants that
+lack one idea.
 
-In process, one thread, R read past the page cache, keys by Zipf's law; part of the stream has keys
-that R lacks, between R's. R's index and the grouping of waiting tuples by partition cannot be
-switched off. SSBJ, with a cache inequality and no index, and SSCJ, with an index, a cache and
-waiting tuples by key, stand for it. Nor can the sweep over R, which bounds a tuple's wait. The
-partition-based join, which caches whole partitions and reads the one for which the most tuples
-wait, stands for it. Without a cache, it and ELEVATORJOIN differ only in the order of their reads.
-Rates are per second of processor time, because the variants differ by what they compute. The bytes
-that they read are also shown.
+The operators run in process, with one thread; R is read past the page cache; keys follow Zipf's
+law. Part of the stream has keys that R lacks, between R's keys. R's index and the grouping of
+waiting tuples by partition cannot be switched off. SSBJ, with a cache inequality and no index, and
+SSCJ, with an index, a cache and waiting tuples by key, stand for variants without them. The sweep
+over R, which bounds a tuple's wait, cannot be switched off either. The partition-based join, which
+caches whole partitions and reads the one for which the most tuples wait, stands for a variant
+without the sweep. Without a cache, this join and ELEVATORJOIN differ only in the order of their
+reads. Rates are per second of processor time, because the variants differ in what they compute. The
+bytes that they read are also shown.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """How to make the peer. parameters: of the operator; constants: of `joins/cost_balance.py`."""
+    """The settings of a peer. parameters: the operator's parameters; constants: other values for
+    constants of `joins/cost_balance.py`."""
 
     files: Files
     settings: Settings
@@ -132,7 +135,7 @@ def master(files: Files, tuples: int) -> SnapshotRelation:
 
 
 class VariantPeer:
-    """An operator fed with one stream, run after run."""
+    """An operator that gets one stream, run after run."""
 
     def __init__(self, of: Variant):
         pa.set_cpu_count(1)
@@ -185,8 +188,8 @@ class VariantPeer:
         )
 
     def _batch(self, number: int) -> pa.RecordBatch:
-        """Return tuples with even keys, and with odd keys, which R lacks: half of these as frequent
-        as the others, half of them uniform."""
+        """Return tuples with even keys, and with odd keys, which R lacks. Half of the odd keys are
+        as frequent as the even ones, half of them are uniform."""
         s, random = self.of.settings, np.random.default_rng(number)
         keys = self.keys.draw(number * s.batch, s.batch)
         uniform = random.integers(1, s.master, s.batch)

@@ -1,4 +1,4 @@
-"""The tables of the papers' experiments and of their claims, in the form of Markdown."""
+"""The tables of the papers' experiments and of their claims, in Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNMEASURED = {"measured": None, "verdict": Verdict.NOT_MEASURED, "brief": ""}
 
 
 def claims_of(name: str) -> str:
-    """Return an experiment's claims, from its text file."""
+    """Return the claims of an experiment as they are in its text file."""
     machine, _, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
     found = _points(RESULTS / f"{name}.csv")
     at, changed = _commit(RESULTS / f"{name}.txt")
@@ -35,8 +35,8 @@ def claims_of(name: str) -> str:
 
 
 def of_paper(prefix: str) -> str:
-    """Return a paper's experiments, one row each: the first claim, and how many others have
-    which verdict."""
+    """Return the table of a paper's experiments, one row each: the first claim, and the number of
+    the others by verdict."""
     lines = [
         "",
         "| experiment, figure | claim | measured | verdict | reason | other claims |",
@@ -54,7 +54,7 @@ def of_paper(prefix: str) -> str:
 
 
 def claims_of_paper(prefix: str) -> str:
-    """Return the claims of a paper, one row each."""
+    """Return the table of a paper's claims, one row each."""
     lines = [
         "",
         "| experiment, figure | claim | measured | verdict | reason |",
@@ -70,9 +70,9 @@ def claims_of_paper(prefix: str) -> str:
 
 
 def _kept_claims(prefix: str) -> list[tuple[Experiment, list[tuple[Claim, dict[str, Any]]]]]:
-    """Return the claims of a paper's experiments and what is kept of each, without our own aims,
-    claims about single equations, and results that cannot distinguish R-MESHJOIN from MESHJOIN:
-    those are only in the experiments' files."""
+    """Return the claims of a paper's experiments, each with its kept results. Three kinds are
+    omitted, which are only in the experiments' files: this project's own aims, claims about single
+    equations, and results that cannot distinguish R-MESHJOIN from MESHJOIN."""
     found = []
     for e in (e for e in EXPERIMENTS.values() if e.name.startswith(f"{prefix}-")):
         path = KEPT / f"{e.name}.json"
@@ -85,7 +85,7 @@ def _kept_claims(prefix: str) -> list[tuple[Experiment, list[tuple[Claim, dict[s
 
 
 def _again(experiments: Iterable[tuple[Experiment, object]]) -> list[str]:
-    """Return the mark below a table of several experiments' results, if there is any."""
+    """Return the mark below a table of several experiments' results; no lines if none is needed."""
     changed, dirty = set[str](), False
     for path in (KEPT / f"{e.name}.txt" for e, _ in experiments):
         if path.exists():
@@ -128,8 +128,8 @@ def contradicted(_: str = "") -> str:
 
 
 def behind(ours: str) -> str:
-    """Return the points of experiments at which another algorithm is faster, by the means over all
-    repetitions. The interval of the ratio is that of two independent means."""
+    """Return the points of experiments at which another algorithm is faster than `ours`, by the
+    means over all repetitions. The interval of the ratio is that of two independent means."""
     lines = [
         "",
         "| experiment | data | M, % of R | skew | fastest | of its rate |",

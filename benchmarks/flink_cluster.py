@@ -1,9 +1,9 @@
 """Apache Flink as a peer: its installation, a cluster of a job manager and a task manager, and SQL
 jobs that run on it.
 
-Flink is installed from PyPI into a virtual environment of its own under var/ on first use, with
-jars from Maven; both are pinned by hashes. MAVEN_URL names the repository, the central one or a
-mirror. The connector's dialect for MariaDB is compiled from benchmarks/flink.
+Flink is installed from PyPI into a separate virtual environment under var/ on first use, with jars
+from Maven; both are pinned by hashes. MAVEN_URL names the repository, the central one or a mirror.
+The connector's dialect for MariaDB is compiled from benchmarks/flink.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Cluster:
         return lines[-1].split()[1]
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return what REST reports of a job. Raises RuntimeError if the job has failed."""
+        """Return the report of Flink's REST interface on a job. Raises RuntimeError if the job has
+        failed."""
         status = self.get(f"jobs/{job}")
         if status["state"] in ("FAILED", "CANCELED", "FAILING", "SUSPENDED"):
             cause = self.get(f"jobs/{job}/exceptions")["exceptionHistory"]["entries"]
@@ -123,8 +124,8 @@ class Cluster:
         return status
 
     def end(self, job: str, timeout: float = 3600) -> float:
-        """Wait until a job has finished, and return the seconds that it ran, as Flink counts
-        them."""
+        """Wait until a job has finished, and return its run time in seconds, as Flink reports
+        it."""
         deadline = time.monotonic() + timeout
         while (status := self.job(job))["state"] != "FINISHED":
             if time.monotonic() > deadline:
@@ -133,7 +134,7 @@ class Cluster:
         return status["duration"] / 1000
 
     def consumed(self, job: str) -> int:
-        """Return the number of records that have reached the join of a job, of both inputs."""
+        """Return the number of records of both inputs that have reached the join of a job."""
         return max(v["metrics"]["read-records"] for v in self.job(job)["vertices"])
 
     def get(self, path: str) -> dict[str, Any]:
@@ -143,8 +144,8 @@ class Cluster:
 
 @contextmanager
 def cluster(directory: Path, settings: Mapping[str, Any], look: float) -> Iterator[Cluster]:
-    """Start a cluster whose files are in a directory. It ends with the context. settings: replace
-    Flink's defaults; None removes one."""
+    """Yield a running cluster whose files are in a directory. The cluster ends with the context.
+    settings: replace Flink's defaults; a value of None removes a setting."""
     home = install()
     rest, rpc = _free_ports(2)
     configured = {
@@ -206,7 +207,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return nested settings by their full names."""
+    """Return nested settings as a flat mapping from their full names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         flat |= (

@@ -1,4 +1,4 @@
-"""A MariaDB server with R, for joins that look R up."""
+"""A MariaDB server with R, for joins that look up tuples of R."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.harness import ROOT, Unavailable
 
 @dataclass(frozen=True)
 class Tables:
-    """The columns of R and of S besides the key, with their types in SQL."""
+    """The columns of R and of S except the key, with their types in SQL."""
 
     master: Mapping[str, str]
     stream: Mapping[str, str]
@@ -41,7 +41,7 @@ class Server:
 
     @property
     def resident(self) -> int:
-        """The server's memory now, in bytes."""
+        """The server's present memory, in bytes."""
         return int(psutil.Process(self.process).memory_full_info().pss)
 
 
@@ -57,7 +57,7 @@ def tests_server() -> Callable[[Path], Any]:
 
 @contextmanager
 def database(files: Files, batches: Iterable[pa.RecordBatch], tables: Tables) -> Iterator[Server]:
-    """Start a private server of the tests' class, with R in it. Raises Unavailable if there is no
+    """Yield a private server of the tests' class, with R in it. Raises Unavailable if there is no
     mariadbd."""
     make = tests_server()
     directory = files.runs / "mariadb"

@@ -1,14 +1,15 @@
-"""Apache Flink's joins beside ours: the same Parquet files in and Parquet out, two cores, M bytes.
+"""Apache Flink's joins compared with Semistream's: the same Parquet files as input, Parquet files
+as output, two cores, M bytes.
 
-R has 14 integers; S has keys by Zipf's law, of which one in twenty is not in R. Flink's streaming
+R has 14 integers; the keys of S follow Zipf's law, and one in twenty is not in R. Flink's streaming
 join keeps R in RocksDB, with M of managed memory. Its batch join has M for its hash tables. Its
-lookup join queries a MariaDB server by JDBC and caches a tenth of R. Ours are `semistream join`,
-which reads R from Parquet as the batch join does, and the app, which has R as a snapshot as the
-streaming join has it in its state and the lookup join in the database. The rate is computed from
-the run time: for Flink a job's duration by its own count, but for its streaming join the time from
-S's arrival, with R in the state, to the last commit; for the app the time from its first
+lookup join queries a MariaDB server by JDBC and caches a tenth of R. Semistream's are `semistream
+join`, which reads R from Parquet as the batch join does, and the app, which has R as a snapshot as
+the streaming join has R in its state and the lookup join in the database. The rate is computed from
+the run time: for Flink a job's duration as Flink reports it, but for its streaming join the time
+from S's arrival, with R in the state, to the last commit; for the app the time from its first
 micro-batch to its last commit; for the console that of the whole command. "by wall" is all tuples
-over all seconds, the start of the programs included. Resident: the sum of the proportional set
+over all seconds, including the start of the programs. Resident: the sum of the proportional set
 sizes of all processes, without the submitting one and the database. Latency: from a file's arrival
 to the commit that makes the last of its rows visible.
 """
@@ -118,7 +119,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Absent(Stream):
-    """S with a key that is not in R in every twentieth tuple."""
+    """S with a key that R lacks in every twentieth tuple."""
 
     def batch(self, first: int, rows: int) -> pa.RecordBatch:
         tuples = super().batch(first, rows)
@@ -199,7 +200,8 @@ class Flink:
         return FlinkPeer(self)
 
     def statements(self, stream: Path, output: Path, watched: bool) -> list[str]:
-        """Return the SQL statements of the job. watched: more files of S will come."""
+        """Return the SQL statements of the job. watched: whether the job watches for further files
+        of S."""
         options = {"source.monitor-interval": "100 ms"} if watched else {}
         of_r = files_of(self.case.files.master_parquet(self.case.stream.master, COLUMNS))
         if self.server is not None:
@@ -361,8 +363,8 @@ def latency(
 
 
 def last_visible(found: Mapping[Path, float], rows: int, files: int) -> np.ndarray:
-    """Return when the last row of each file of S became visible, by the ids in files of joined
-    rows."""
+    """Return the time at which the last row of each file of S became visible, from the ids in files
+    of joined rows."""
     visible = np.zeros(files)
     for path, at in found.items():
         numbers = np.unique(pq.read_table(path, columns=["id"])["id"].to_numpy() // rows)
@@ -431,7 +433,7 @@ class ConsolePeer(ProgramPeer):
 
 @dataclass(frozen=True)
 class Loading:
-    """The app; its files arrive one by one if the case has a warm-up."""
+    """The settings of the app as a peer. Its files arrive one by one if the case has a warm-up."""
 
     case: Case
     memory: int
@@ -462,7 +464,7 @@ class LoadingPeer(AppPeer):
         )
 
     def _visible(self) -> dict[Path, float]:
-        """Return the files of the Delta table, and when each was committed."""
+        """Return the files of the Delta table with the time at which each was committed."""
         log = (self.home / "output" / "_delta_log").glob("*.json")
         return {
             self.home / "output" / action["add"]["path"]: commit.stat().st_mtime

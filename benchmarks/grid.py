@@ -1,9 +1,9 @@
-"""ELEVATORJOIN beside the algorithms of the papers, over M, skew and drift.
+"""ELEVATORJOIN compared with the papers' algorithms, over M, skew and drift.
 
-As in ``memory``: in process, one thread, R read past the page cache, sizes by the cost models,
-joined rows written out as Arrow. With a drift, other keys become the frequent ones after so many
-tuples. grid-SCALE.svg shows, point by point, the ratio of ELEVATORJOIN's service rate to that of
-the best of the others.
+As in ``memory``, the operators run in process, with one thread; R is read past the page cache; the
+cost models choose sizes; joined rows are written as Arrow. With a drift, the frequent keys change
+after so many tuples. grid-SCALE.svg shows, point by point, the ratio of ELEVATORJOIN's service rate
+to that of the best other algorithm.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def case(share: float, skew: float, drift: int) -> str:
 
 
 def picture(rows: Sequence[Mapping[str, Any]], s: Settings) -> str:
-    """Return the picture as SVG: a panel a drift, a field a point, with the ratio of ELEVATORJOIN's
-    rate to that of the best other, and the name of that one."""
+    """Return the picture as SVG, with a panel for each drift and a field for each point. A field
+    shows the ratio of ELEVATORJOIN's rate to the best other algorithm's, and the name of that
+    algorithm."""
     with rc_context({**STYLE, "axes.grid": False}):
         figure, axes = figure_of(
             1.2 + 1.5 * len(s.shares) * len(s.drifts), 1.2 + 0.6 * len(s.skews), 1, len(s.drifts)

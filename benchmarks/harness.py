@@ -1,5 +1,5 @@
-"""The measurement of peers side by side: whole repetitions in random order, each in a process of
-its own, with checked answers and rows that have everything needed to judge them."""
+"""The measurement of peers side by side: complete repetitions in random order, each in a separate
+process, with checked answers and rows that have everything needed to judge them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Unavailable(Exception):
 
 
 class WrongAnswer(Exception):
-    """A peer's rows are not those of the join."""
+    """The rows of a peer are not the rows of the join."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Bench:
         """Run the peers ``runs`` times, each time in random order, and each in a new process. Write
         a row for each peer, with its ratio to the baseline in the same repetition.
 
-        Raises WrongAnswer, after writing the rows, if an answer is wrong.
+        Raises WrongAnswer, after the rows are written, if an answer is wrong.
         """
         runs: dict[str, list[tuple[Sample, Result]]] = {name: [] for name in peers}
         failed: dict[str, str] = {}
@@ -169,8 +169,8 @@ class Bench:
 def summary(
     runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | None, name: str
 ) -> dict[str, Any]:
-    """Return a peer's row from its repetitions. baseline: the rates of the peer of this name in the
-    same repetitions; None if it could not run."""
+    """Return a peer's row, computed from its repetitions. baseline: the rates of the peer of this
+    name in the same repetitions; None if that peer could not run."""
     samples, results = zip(*runs, strict=True)
     mean = lambda values: float(np.mean(list(values)))
     rates = [s.rate for s in samples]
@@ -224,14 +224,15 @@ def shuffled(name: str, repetition: int, items: Sequence[Item]) -> list[Item]:
 
 
 def _context() -> multiprocessing.context.ForkServerContext:
-    """Return the context of processes that start with the modules imported and nothing else."""
+    """Return the context of processes that start with the modules imported and without other
+    state."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.operators"])
     return context
 
 
 def run_once(make: Callable[[], Peer]) -> tuple[Sample, Result]:
-    """Run a peer once, in a process of its own, from its construction to its result."""
+    """Run a peer once, in a separate process, from its construction to its result."""
     peer = Remote(make)
     try:
         return peer.call("measure"), peer.call("finish")
@@ -240,8 +241,8 @@ def run_once(make: Callable[[], Peer]) -> tuple[Sample, Result]:
 
 
 class Remote:
-    """A peer, or another object that measures, in a process of its own: neither its memory nor
-    what varies between two processes is shared."""
+    """A peer, or another object that measures, in a separate process. Repeated runs thus share
+    neither memory nor anything else that varies between processes."""
 
     def __init__(self, make: Callable[[], Peer]):
         context = _context()
@@ -314,8 +315,8 @@ def read_bytes() -> int:
 
 
 def change(settings: Any, changes: dict[str, str]) -> Any:
-    """Return a frozen dataclass with some fields replaced by parsed texts, in the type of the
-    present value."""
+    """Return a frozen dataclass with some fields replaced. changes: the new values as texts, which
+    are converted to the type of the present values."""
     known = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
     return dataclasses.replace(
         settings, **{n: _parse(known[n], v) for n, v in changes.items() if n in known}
@@ -329,7 +330,7 @@ def _parse(value: Any, text: str) -> Any:
 
 
 def about() -> dict[str, Any]:
-    """Return what the figures depend on besides their settings."""
+    """Return everything besides the settings on which the figures depend."""
     here = machine()
     return {
         "machine": here["system"],

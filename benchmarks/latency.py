@@ -2,11 +2,11 @@
 
 A file arrives every half second, by a rename into the stream's directory, at a steady rate of
 tuples. The app and Spark's stream-static join load it with the same trigger into tables on disk, in
-a left join, so that a tuple without a match is a row too. A tuple has arrived when its file has. It
+a left join, so that a tuple without a match is a row too. A tuple arrives when its file arrives. It
 is visible when the table's log has the commit of its row. The measured tuples are those of a window
-after the warm-up; more tuples follow, so that the end of the stream does not help. Hot keys are R's
-most frequent hundredth, rare ones the others, absent ones R lacks. The rate is 1 / p99, in 1/s, and
-the ratio says how many times sooner than Spark.
+after the warm-up; more tuples follow, so that the end of the stream has no effect. Hot keys are R's
+most frequent hundredth, rare keys are R's others, and absent keys are not in R. The rate is 1 /
+p99, in 1/s, and the ratio says how many times sooner than in Spark a tuple is visible.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The files of a stream, and when they arrive. The tuples of file n have the ids n rows, n rows
-    + 1, …"""
+    """The files of a stream, and the times at which they arrive. The tuples of file n have the ids
+    n rows, n rows + 1, …"""
 
     case: Case
     warm_up: float
@@ -142,7 +142,8 @@ class Arrivals:
             pq.write_table(self.table(number), beside / f"part-{number:05d}.parquet")
 
     def come(self, beside: Path, stream: Path, arrived: list[float]) -> None:
-        """Let the files arrive in time, and record when each did, in s since the epoch."""
+        """Move each file into the stream's directory at its time, and record when the file arrived,
+        in s since the epoch. beside: the directory of the waiting files."""
         begun = time.monotonic()
         for number, file in enumerate(sorted(beside.iterdir())):
             time.sleep(max(begun + number * EVERY - time.monotonic(), 0))
@@ -212,8 +213,8 @@ def fed(
     query: Path,
     stop: Path | None,
 ) -> list[float]:
-    """Run a program while files arrive, and until it has read them all. Return when each arrived.
-    stop: the file that asks it to end; None: it is killed."""
+    """Run a program while files arrive, until it has read all of them. Return when each file
+    arrived. stop: the file that asks the program to end; if None, the program is killed."""
     home, stream, arrived = peer.home, peer.home / "stream", list[float]()
     with program(command, home / "log", environment) as running:
         running.until(lambda: 0 in commits(query))  # the file without tuples
@@ -233,8 +234,8 @@ def fed(
 
 
 def ready(peer: ProgramPeer, of: Latency) -> Path:
-    """Return the stream's directory with one file without tuples; the other files are in a
-    directory beside it."""
+    """Return the stream's directory, which has one file without tuples. The other files are in a
+    second directory next to it."""
     stream = peer.home / "stream"
     stream.mkdir()
     of.arrivals.write(peer.home / "next")

@@ -1,11 +1,11 @@
-"""Service rate over M, from a thousandth of R to all of it, of every algorithm, beside a hash join
-with all of R in memory.
+"""Service rate over M, from a thousandth of R to all of R, for every algorithm, compared with a
+hash join with all of R in memory.
 
-In process, one thread; R on disk, read past the page cache; Zipf 1; joined rows are written out as
-Arrow. Sizes are those that the cost models find best. The curve is drawn in memory-SCALE.svg. Two
-bounds are shown, too (``bounds``): R read alone, in tuples of R, with the bytes that this disk
-gives; and stream tuples whose keys touch four cache lines each of an array of M bytes, the fewest
-for a tuple that H_R answers.
+The operators run in process, with one thread; R is on disk, read past the page cache; keys follow
+Zipf's law with exponent 1; joined rows are written as Arrow. The cost models choose the best sizes.
+The curve is drawn in memory-SCALE.svg. Two bounds are shown, too (``bounds``): R read alone, in
+tuples of R, with the bytes per second of this disk; and stream tuples whose keys each touch four
+cache lines of an array of M bytes, the fewest for a tuple that H_R answers.
 """
 
 from __future__ import annotations

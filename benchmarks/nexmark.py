@@ -1,11 +1,13 @@
-"""Query 13 of Nexmark, bids enriched from a bounded side input, ours beside Spark and Flink.
+"""Query 13 of Nexmark, bids enriched from a bounded side input: Semistream compared with Spark and
+Flink.
 
-The side input has 10,000 keys in Nexmark; here also a million and 20 million, which do not fit into
-M. All read the bids as Parquet files and write their rows to files. Spark runs a stream-static
-join, one micro-batch a file. Flink runs a lookup join, which is how Nexmark states the query, with
-queries to a MariaDB server by JDBC and a cache of a tenth of the side input; and a batch join. Ours
-are `semistream join` and the app. The rates are defined as in the benchmark `flink`; Spark's is
-that from its first micro-batch to its last commit.
+The side input has 10,000 keys in Nexmark; here it also has a million and 20 million, which do not
+fit into M. All peers read the bids as Parquet files and write their rows to files. Spark runs a
+stream-static join, with one file in each micro-batch. Flink runs a lookup join, which is how
+Nexmark states the query, with queries to a MariaDB server by JDBC and a cache of a tenth of the
+side input; and a batch join. Semistream's peers are `semistream join` and the app. The rates are
+defined as in the benchmark `flink`; Spark's rate is measured from its first micro-batch to its last
+commit.
 """
 
 from __future__ import annotations

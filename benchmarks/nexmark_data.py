@@ -2,10 +2,10 @@
 
 Of 50 events one is a person, three are auctions and 46 are bids, at 10,000 events a second. Half of
 the bids are for the hot auction, the first of the last hundred opened; the others are for one of
-the auctions in flight or soon to come. Three quarters are by the hot bidder. Every value is a
+the auctions that are open or will open soon. Three quarters are by the hot bidder. Every value is a
 function of the bid's number, so that a batch is the same wherever it begins. Columns that the query
-does not read are omitted. Not all peers can join on an expression: `key` is the bid's `auction mod
-N`.
+does not read are omitted. Because not all peers can join on an expression, `key` is the bid's
+`auction mod N`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def random_words(ids: np.ndarray, salt: int) -> np.ndarray:
 
 
 def below(words: np.ndarray, limits: np.ndarray | int) -> np.ndarray:
-    """Return numbers from 0 to the limits, exclusive."""
+    """Return numbers from 0 up to the limits, which are exclusive."""
     return (words % np.asarray(limits).astype(np.uint64)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Bids(Stream):
-    """Bids 0, 1, 2, …; ``master`` is N, the number of keys of the side input."""
+    """The stream of bids 0, 1, 2, …; ``master`` is N, the number of keys of the side input."""
 
     in_flight: int = 100  # auctions
 

@@ -100,10 +100,10 @@ def open_operator(
 
 @dataclass(frozen=True)
 class Operator:
-    """How to make the peer; ``OperatorPeer`` is made in its process.
+    """The settings of a peer. ``OperatorPeer`` is created in the peer's process.
 
     batch: stream tuples processed at a time; seconds: least time of a run; warm_up: most seconds
-    before it, within which the rate should settle.
+    before the run, within which the rate should settle.
     """
 
     files: Files
@@ -120,7 +120,7 @@ class Operator:
 
 
 class OperatorPeer:
-    """An operator fed with one stream, run after run; its output is written as Arrow."""
+    """An operator that gets one stream, run after run. Its output is written as Arrow."""
 
     def __init__(self, of: Operator):
         pa.set_cpu_count(1)
@@ -133,7 +133,8 @@ class OperatorPeer:
 
     def measure(self) -> Sample:
         """Process batches until the time is over, some tuples are finished and, if R is read at
-        all, as many tuples were read as R has (at most five times as long)."""
+        all, as many tuples were read as R has. After five times the time, the last condition no
+        longer counts."""
         stats, before = self.join.stats, replace(self.join.stats)
         finished = self._finished
         start, cpu = self.seconds, self.cpu

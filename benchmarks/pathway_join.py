@@ -1,10 +1,10 @@
-"""Pathway, the peer in memory: R and S from CSV files into a CSV file, because its readers do not
-read Parquet, beside `semistream join` on the same files.
+"""Pathway, a peer in memory, compared with `semistream join` on the same files. R and S are read
+from CSV files and the output is a CSV file, because Pathway's readers do not read Parquet.
 
-Both have two threads. Pathway holds R and what has arrived of S; `semistream join` has M. The rate
-is that of the run: for Pathway from the start of its engine, for the console the whole command. "by
-wall" also counts the start of the programs. Resident: the sum of the proportional set sizes of all
-processes.
+Both have two threads. Pathway holds R and the part of S that has arrived; `semistream join` has M.
+The rate is that of the run: for Pathway from the start of its engine, for the console the whole
+command. "by wall" also counts the start of the programs. Resident: the sum of the proportional set
+sizes of all processes.
 """
 
 from __future__ import annotations

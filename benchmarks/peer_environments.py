@@ -1,5 +1,5 @@
-"""Virtual environments of peers whose packages conflict with the project's own: each under
-var/peers, made on first use from benchmarks/NAME/requirements.lock."""
+"""Virtual environments of peers whose packages conflict with the project's own. Each is under
+var/peers, and is created on first use from benchmarks/NAME/requirements.lock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ PEERS = ROOT / "var" / "peers"
 
 
 def peer_environment(name: str, finish: Callable[[Path], None] | None = None) -> Path:
-    """Return the directory of a peer's environment. It is made first if it does not match the lock
-    file. finish: adds what is needed besides the packages.
+    """Return the directory of a peer's environment. The environment is created first if it does not
+    match the lock file. finish: a function that adds everything that is needed besides the
+    packages.
 
-    Raises Unavailable if it cannot be installed.
+    Raises Unavailable if the environment cannot be installed.
     """
     home, lock = PEERS / name, ROOT / "benchmarks" / name / "requirements.lock"
     stamp, key = home / ".ready", hashlib.sha256(lock.read_bytes()).hexdigest()

@@ -54,7 +54,7 @@ class Program:
 
     def until(self, condition: Callable[[], object], timeout: float = 600) -> float:
         """Wait until a condition holds and return the seconds since the start. Raises RuntimeError
-        if the program ends or the time is over first."""
+        if the program ends or the time runs out before."""
         while not condition():
             if self.process.poll() is not None or time.monotonic() - self.started > timeout:
                 raise RuntimeError(
@@ -95,8 +95,8 @@ class Program:
             time.sleep(SAMPLED)
 
     def cores(self, first: float, last: float) -> float:
-        """Return how many cores of the machine were busy between two times since the epoch, whoever
-        used them."""
+        """Return how many cores of the machine were busy between two times since the epoch, in all
+        processes."""
         begun, ended = np.interp([first, last], *zip(*self.busy, strict=True))
         return float(ended - begun) / (last - first)
 
@@ -114,8 +114,8 @@ def program(
     environment: dict[str, str] | None = None,
     look: float = LOOK,
 ) -> Iterator[Program]:
-    """Start a program in the project's directory. Processes of it that are left are killed at the
-    end of the context. look: seconds between measurements of its memory."""
+    """Yield a program that runs in the project's directory. At the end of the context, the
+    program's remaining processes are killed. look: seconds between measurements of its memory."""
     with open(log, "ab") as out:
         process = subprocess.Popen(
             [str(c) for c in command],
@@ -171,7 +171,8 @@ def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]
 
 
 def commits(query: Path) -> dict[int, float]:
-    """Return when Spark recorded each micro-batch of a query as finished, by its checkpoint."""
+    """Return the time at which Spark recorded each micro-batch of a query as finished, from the
+    query's checkpoint."""
     return {
         int(p.name): p.stat().st_mtime for p in (query / "commits").glob("*") if p.name.isdigit()
     }

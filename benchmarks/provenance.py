@@ -17,9 +17,9 @@ RESULTS = (":(top,exclude)benchmarks/results", ":(top,exclude)docs", ":(top,excl
 
 
 def commit() -> dict[str, Any]:
-    """Return commit: the short hash of the source tree's commit, and dirty: whether a file of the
-    tree has changed since, other than results of measurements and pages. Without git: "" and True.
-    """
+    """Return two values, commit: the short hash of the source tree's commit, and dirty: whether a
+    file of the tree has changed since, other than results of measurements and pages. Without git,
+    they are "" and True."""
 
     def git(*words: str) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""The tables of the benchmarks' results, in the form of Markdown."""
+"""The tables of the benchmarks' results, in Markdown."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _extra(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
 
 
 def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one row an algorithm: at how many settings it was chosen, and its rate there over that
-    of the fastest algorithm."""
+    """Return one row for each algorithm: the number of settings at which it was chosen, and the
+    ratio of its rate there to that of the fastest algorithm."""
     lines = [
         "| chosen | settings | the fastest there | within a quarter of it | least rate over "
         "the fastest's |",
@@ -107,7 +107,7 @@ def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def compared() -> str:
-    """Return a row for each of COMPARED: the ratio of our rate to the peer's in the same
+    """Return a row for each of COMPARED: the ratio of Semistream's rate to the peer's in the same
     repetitions, and the peak resident memory of both."""
     lines = [
         "",
@@ -136,8 +136,8 @@ def _resident(row: Mapping[str, Any]) -> str:
 
 
 def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
-    """Return one row a case: the best other peer, the ratio of the rate of `ours` to its rate, and
-    which peers had not settled and thus may be faster."""
+    """Return one row for each case: the best other peer, the ratio of the rate of `ours` to its
+    rate, and the peers that had not settled and thus may be faster."""
     lines = [
         f"| case | {ours}, a second | best of the others | a second | {ours}, times the best "
         f"| 95% interval | not settled |",
@@ -162,7 +162,8 @@ def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
 
 
 def _shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of caches: one row a case, one column a policy, in percent of the stream."""
+    """Return the table of caches, with one row for each case and one column for each policy, in
+    percent of the stream."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for r in rows:
         if "share" in r:

@@ -1,9 +1,10 @@
-"""The app on a standalone cluster of local processes: one executor against two, one core each.
+"""The app on a standalone cluster of local processes: one executor compared with two, one core
+each.
 
-The same files, the same M in all, as many partitions as executors. Driver and master are on the
-same machine. On two cores, the driver's share of them is missing if two executors run; "busy cores"
-shows what one leaves. Rows "model" show what the cost models expect of these and of more, without
-Spark's own time.
+Both have the same files, the same M in total, and as many partitions as executors. Driver and
+master are on the same machine. On two cores, two executors lack the driver's share of the cores;
+"busy cores" shows how much one executor leaves free. Rows "model" show what the cost models expect
+of these executors and of more, without Spark's own time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Rows per second into SQLite, MariaDB and Delta: the project's sinks beside each library's own
-best bulk path.
+"""Rows per second into SQLite, MariaDB and Delta: the project's sinks compared with each library's
+own best bulk path.
 
 One partition's joined rows (an id, a quantity, 14 BIGINT columns) are written in one transaction
 into an empty table with the same columns and keys, from the same Arrow table. The project's sinks
-also make the rows' keys and write the ledger row. MariaDB's peer is LOAD DATA of a file that was
-made before. adbc_ingest brings a second SQLite into the process, whose locks undo the first one's.
-Both are bounds, not rivals.
+also create the rows' keys and write the ledger row. MariaDB's peer is LOAD DATA of a file that was
+written before. adbc_ingest loads a second SQLite library into the process, whose locks undo the
+first one's. Both are bounds, not rivals.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 def start_mariadb(bench: Bench):
-    """Start a private server of the tests' class. If there is no mariadbd, add a row that says so
-    and return None."""
+    """Start a private server of the tests' class and return it. If there is no mariadbd, add a row
+    that says so and return None."""
     sys.path.insert(0, str(ROOT / "tests"))
     from conftest import MARIADBD, MariaDB
 

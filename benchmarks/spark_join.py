@@ -1,12 +1,12 @@
-"""Spark's stream-static join beside the streaming app: the same files, micro-batches, cores and
-driver memory.
+"""Spark's stream-static join compared with the streaming app: the same files, micro-batches, cores
+and driver memory.
 
 Both read S as micro-batches of one Parquet file. Spark joins each with R in Parquet, in the order
 of the keys, and writes Parquet; the app joins with its snapshot of R and writes a Delta table.
-Besides Spark's own plan, there are those that a user could choose: the micro-batch or R broadcast,
-R cached. The rate is that of the batches after the warm-up, from commit to commit: finished tuples,
-without those that wait. "end to end" is all tuples over all seconds, from Spark's start to the end
-of the drain.
+Besides Spark's own plan, there are plans that a user could choose: the micro-batch or R is
+broadcast, or R is cached. The rate is that of the batches after the warm-up, from commit to commit:
+finished tuples, without waiting ones. "end to end" is all tuples over all seconds, from Spark's
+start to the end of the drain.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Case:
 
 
 class ProgramPeer:
-    """A program that is run anew each time, with nothing left of the run before."""
+    """A program that starts again for each run, with nothing left from the former run."""
 
     def __init__(self, case: Case, name: str, memory: int = 0):
         self.case, self.memory = case, memory
@@ -156,8 +156,8 @@ class ProgramPeer:
         raise NotImplementedError
 
     def _end(self, running: Program) -> float:
-        """Wait for the end and return the seconds. Raises Unavailable if Spark's memory was not
-        enough."""
+        """Wait for the end and return the seconds. Raises Unavailable if Spark's memory did not
+        suffice."""
         try:
             return running.end()
         except RuntimeError:
@@ -175,8 +175,8 @@ class ProgramPeer:
         finished: int | None = None,
         bytes_read: int = 0,
     ) -> Sample:
-        """Return the sample of a run. seconds: of the whole run; ends: commit times; finished:
-        tuples after the warm-up, if they are not the tuples read."""
+        """Return the sample of a run. seconds: the time of the whole run; ends: commit times;
+        finished: tuples after the warm-up, if these are not the tuples read."""
         case = self.case
         first, last = ends[case.warm_up - 1], ends[case.batches - 1]
         if finished is None:
@@ -222,7 +222,7 @@ class SparkPeer(ProgramPeer):
         ]
 
     def _masters(self) -> list[Path]:
-        """Return the directories of the relations that S is joined with."""
+        """Return the directories of the relations with which S is joined."""
         return [self.case.files.master_parquet(self.case.stream.master, COLUMNS)]
 
     def _run(self) -> Sample:
@@ -232,7 +232,7 @@ class SparkPeer(ProgramPeer):
         return self._sample(running, seconds, commits(self.home / "query"))
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment: Spark's own join has the JVM's defaults, the app's empty job has
+        """Return the environment. Spark's own join has the JVM's defaults; the app's empty job has
         the app's options."""
         options = {} if self.of.variant == NOTHING else {"SPARK_SUBMIT_OPTS": ""}
         return self.case.environment(self.home) | options
@@ -284,7 +284,7 @@ class AppPeer(ProgramPeer):
         )
 
     def _arguments(self) -> list[str]:
-        """Return the app's arguments, with the snapshots not in the page cache."""
+        """Return the app's arguments, after the snapshots were dropped from the page cache."""
         root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
         forget(root)
         return arguments(

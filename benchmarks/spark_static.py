@@ -1,8 +1,9 @@
-"""Spark's own stream-static join as a program: reads S as micro-batches of one file, joins each
-with R, or with one R after the other, writes Parquet. The join columns are those of the same name.
+"""Spark's own stream-static join as a program. It reads S as micro-batches of one file, joins each
+with R, or with several relations one after the other, and writes Parquet. The join columns have the
+same names on both sides.
 
-"nothing" is the cost of the app's micro-batches of Parquet files without the app: its session, and
-its job of one Python task a partition, without a join and output.
+"nothing" is the cost of the app's micro-batches of Parquet files without the app: the app's session
+and its job of one Python task for each partition, without a join and output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark's own join of two streams as a program: reads both as micro-batches, joins by key and by
+"""Spark's own join of two streams as a program. It reads both as micro-batches, joins by key and by
 time, forgets tuples by watermarks, and writes Parquet."""
 
 from __future__ import annotations

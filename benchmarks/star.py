@@ -1,24 +1,26 @@
-"""A star in one pass, beside a chain of Spark's stream-static joins, loads one after the other, and
-DuckDB a micro-batch at a time.
+"""A star in one pass, compared with a chain of Spark's stream-static joins, with loads one after
+the other, and with DuckDB, one micro-batch at a time.
 
 "six": sales with six foreign keys, whose three large dimensions exceed M each; all peers read the
-same Parquet files and write the same columns. Ours are `semistream join` with six roles, which
-reads the dimensions from Parquet as Spark does, and the app, which has them as snapshots as DuckDB
-has them in its own database. "chained" is a run of `semistream join` for each dimension, with all
-of M, over the rows that the run before has written. Spark runs one chain of joins, a micro-batch a
-file. DuckDB runs one query a file, with a memory_limit of M, and with one of what our process may
-take, its base and M, or with more if that does not work. The rate is that of the whole command; for
-Spark and the app it is that from the first micro-batch to the last commit. Resident: the anonymous
-memory of the process, of which 1.1 M and its base are allowed; of Spark and the app the
-proportional set sizes of all their processes.
+same Parquet files and write the same columns. Semistream's peers are `semistream join` with six
+roles, which reads the dimensions from Parquet as Spark does, and the app, which has them as
+snapshots as DuckDB has them in its own database. "chained" is a run of `semistream join` for each
+dimension, with all of M, over the rows that the former run has written. Spark runs one chain of
+joins, with one file in each micro-batch. DuckDB runs one query for each file, with a memory_limit
+of M, and with a limit of the memory that Semistream's process may take, its base and M, or with
+more if that does not work. The rate is that of the whole command; for Spark and the app it is that
+from the first micro-batch to the last commit. Resident: the anonymous memory of the process, of
+which 1.1 M and its base are allowed; for Spark and the app the proportional set sizes of all their
+processes.
 
-"split": the star's operators in process, with the split of M that is chosen beside others.
+"split": the star's operators in process, with the chosen split of M compared with others.
 
 "two": the star's operators with two foreign keys, as in Naeem, Nguyen, Weber: *A Multi-Way
-Semi-Stream Join for a Near-Real-Time Data Warehouse* (ADC 2017), beside their semi-concurrent
-scheme, made of two SSCJ, which they call CACHEJOIN, with half of M each: a tuple that the first one
-has matched, in its cache or on disk, is looked up in the second one's cache at once, and their
-disk-probing phases take turns. That is how we understand the paper's abstract, without its text.
+Semi-Stream Join for a Near-Real-Time Data Warehouse* (ADC 2017). They are compared with that
+paper's semi-concurrent scheme, made of two SSCJ, which the paper calls CACHEJOIN, with half of M
+each: a tuple that the first one has matched, in its cache or on disk, is looked up in the second
+one's cache at once, and their disk-probing phases take turns. This is an interpretation of the
+paper's abstract, without its text.
 """
 
 from __future__ import annotations
@@ -256,7 +258,7 @@ class OnePass(StarPeer):
 
 
 class Chained(StarPeer):
-    """`semistream join` once for each dimension, over what the run before has written."""
+    """`semistream join` once for each dimension, over the rows that the former run has written."""
 
     def _seconds(self) -> float:
         seconds, stream = 0.0, self.case.tuples
@@ -272,8 +274,8 @@ class Chained(StarPeer):
 
 
 class DuckDB(StarPeer):
-    """DuckDB with one query a file. Its memory_limit is M or, if `raised`, the base of our process
-    and M, and more where it does not work with that."""
+    """DuckDB with one query for each file. Its memory_limit is M or, if `raised`, the base of
+    Semistream's process and M, and more where DuckDB does not work with that."""
 
     def __init__(self, case: StarCase, name: str, settings: Settings, raised: bool):
         try:

@@ -28,7 +28,7 @@ ABSENT = 20
 
 @dataclass(frozen=True)
 class DimensionData:
-    """Dimension d of so many tuples."""
+    """A dimension, by its number and its number of tuples."""
 
     number: int  # d
     tuples: int
@@ -39,7 +39,7 @@ class DimensionData:
 
     @property
     def added(self) -> list[str]:
-        """The columns of payload."""
+        """The columns of payload that a join adds."""
         return [f"d{self.number}_{i}" for i in range(WORDS)]
 
     @property
@@ -77,7 +77,8 @@ class DimensionData:
 
 @dataclass(frozen=True)
 class Sales(Stream):
-    """Sales 0, 1, 2, …; ``master`` is the size of dimension 0, others: the sizes of the others."""
+    """The stream of sales 0, 1, 2, …; ``master`` is the size of dimension 0, others: the sizes of
+    the other dimensions."""
 
     others: tuple[int, ...] = ()
 
@@ -157,5 +158,5 @@ class Facts(Answer):
 
 
 def of_two(sales: Sales) -> Sales:
-    """Return sales with the first two foreign keys alone."""
+    """Return sales with only the first two foreign keys."""
     return replace(sales, others=sales.others[:1])

@@ -28,7 +28,8 @@ SAMPLED = 100_000  # sales from which sizes are chosen
 
 @dataclass(frozen=True)
 class Share:
-    """A dimension's part of M, in bytes, and its algorithm; auto: the cost models choose it."""
+    """A dimension's part of M, in bytes, and its algorithm. auto: whether the cost models choose
+    the algorithm."""
 
     dimension: int
     memory: int
@@ -36,7 +37,7 @@ class Share:
 
 
 def relation(files: Files, dimension: DimensionData) -> SnapshotRelation:
-    """Return a dimension, read past the page cache."""
+    """Return a dimension as a relation that is read past the page cache."""
     root = dimension.snapshot(files)
     return SnapshotRelation(root / str(current_version(root)), direct=True)
 
@@ -58,7 +59,8 @@ def chosen(files: Files, sales: Sales, memory: int) -> list[Share]:
 
 def splits(shares: Sequence[Share], steps: int) -> dict[str, list[Share]]:
     """Return a grid of other splits by name. Dimensions that are held whole keep their share. The
-    memory of the others is dealt out among these, each of `steps` parts to one; and evenly."""
+    memory of the others is divided into `steps` parts, which are dealt out in every way that gives
+    each dimension at least one part; one further split is even."""
     waits = [share for share in shares if share.algorithm == AUTO]
     memory = sum(share.memory for share in waits)
     grid = [p for p in product(range(1, steps), repeat=len(waits)) if sum(p) == steps]
@@ -100,7 +102,8 @@ def open_star(files: Files, sales: Sales, shares: Sequence[Share]) -> Star:
 
 @dataclass(frozen=True)
 class Operators:
-    """How to make the peer. seconds: least time of a run; warm_up: most seconds before it."""
+    """The settings of a peer. seconds: least time of a run; warm_up: most seconds before the
+    run."""
 
     files: Files
     sales: Sales
@@ -114,7 +117,7 @@ class Operators:
 
 
 class OperatorsPeer:
-    """A star fed with one stream, run after run; its output is written as Arrow."""
+    """A star that gets one stream, run after run. Its output is written as Arrow."""
 
     def __init__(self, of: Operators):
         pa.set_cpu_count(1)
@@ -129,8 +132,8 @@ class OperatorsPeer:
         self.settled = all(settled)
 
     def measure(self) -> Sample:
-        """Process sales until the time is over, and each dimension that is read was read once (at
-        most five times as long)."""
+        """Process sales until the time is over and each dimension that is read was read once. After
+        five times the time, the second condition no longer counts."""
         before = [replace(each.join.stats) for each in self.star.joins]
         start, cpu, finished = self.seconds, self.cpu, self._finished
         while True:

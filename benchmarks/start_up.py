@@ -1,13 +1,13 @@
 """The cost of the app without tuples: an empty micro-batch, and a restart with a million waiting
 tuples.
 
-Empty micro-batches: from commit to commit of Parquet files without rows, for which the app starts
-no job; tuples/s are batches/s. "the app's job, empty" is what Spark takes for the app's session and
-the job of a micro-batch, without the app. Restart: the app was killed after its first micro-batch
-was committed, while the tuples of that batch waited; it starts again on its checkpoint with one
-tuple more. The time is that from the process's start to the commit of that tuple, beside the same
-start with one tuple waiting, and beside Spark's own: the app's session and an empty job, from the
-process's start to its commit.
+Empty micro-batches: the time from commit to commit of Parquet files without rows, for which the app
+starts no job; here tuples/s are batches/s. "the app's job, empty" is the time that Spark takes for
+the app's session and the job of a micro-batch, without the app. Restart: the app was killed after
+its first micro-batch was committed, while the tuples of that batch waited; it starts again on its
+checkpoint with one more tuple. The time is measured from the process's start to the commit of that
+tuple. It is compared with the same start with one tuple waiting, and with Spark's own: the app's
+session and an empty job, from the process's start to its commit.
 """
 
 from __future__ import annotations

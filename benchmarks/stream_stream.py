@@ -1,23 +1,23 @@
-"""Two streams: orders joined with their lines, in process beside DuckDB's join of the same two
-files, and in Spark beside Spark's own join of two streams.
+"""Two streams: orders joined with their lines, in process compared with DuckDB's join of the same
+two files, and in Spark compared with Spark's own join of two streams.
 
 An order has one to seven lines, four in the mean, all within a span of time after it. Orders come
-in the order of their times, lines in the order of theirs, and keys are scattered. In process the
-join gets the files a piece of each in turn, on one core. "nothing purged": it knows no promise and
-holds all tuples. M is enough for all of them, or a tenth, so that the rest waits on disk. DuckDB
-has one thread.
+in the order of their times, lines in the order of their times, and keys are scattered. In process
+the join gets a piece of each file in turn, on one core. "nothing purged": the join knows no
+guarantee and holds all tuples. M is enough for all tuples, or for a tenth, so that the other tuples
+wait on disk. DuckDB has one thread.
 
 In Spark both peers read the same micro-batches, one file of each stream, on the same cores, and
 join by key and by time: a line is at most the span after its order, and a watermark of each stream
-without delay lets both forget what is older. Spark keeps its state in RocksDB and writes Parquet;
+without delay lets both forget older tuples. Spark keeps its state in RocksDB and writes Parquet;
 the app holds M and writes a Delta table. The rate is in tuples of both streams, from commit to
 commit after the warm-up.
 
-The same beside Spark for the files of the shipped job tpch_orders, TPC-H at scale factor 0.1.
-Orders come in the order of their dates, lines in the order of their orders' keys. The job tells the
-app that an order comes once and that its lines come together. Spark joins by key and by date,
-because a line is shipped within 121 days. Its watermark of the lines has to wait for all seven
-years, because any date may still come.
+The same comparison with Spark uses the files of the shipped job tpch_orders, TPC-H at scale factor
+0.1. Orders come in the order of their dates, lines in the order of their orders' keys. The job
+guarantees that an order comes once and that its lines come together. Spark joins by key and by
+date, because a line is shipped within 121 days. Its watermark of the lines has to wait for all
+seven years, because any date may still come.
 
 "outgrown": nothing can be forgotten, because a line may come at any time after its order, and the
 driver has little memory. Spark keeps its state in RocksDB, or in its own memory.
@@ -163,8 +163,8 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders 1..n and their lines, as Parquet files. Times are seconds from ``START`` on, by an
-    order's number in its stream."""
+    """Orders 1..n and their lines, as Parquet files. Times are seconds from ``START`` on; an
+    order's time is given by its number in the stream."""
 
     files: Files
     orders: int
@@ -217,8 +217,8 @@ class Orders:
         return answer_of(files)
 
     def prepare(self, home: Path, unique: bool | None) -> str:
-        """Prepare the job for the app and return its ``--job``. unique: the job promises unique
-        orders, or else watermarks."""
+        """Prepare the job for the app and return its ``--job``. unique: whether the job guarantees
+        unique orders, instead of watermarks."""
         left = {"format": "parquet", "path": str(self.left), "id": ["key"]}
         right = {"format": "parquet", "path": str(self.right), "id": ["id"]}
         job = {
@@ -291,13 +291,13 @@ class Tpch:
         return answer
 
     def prepare(self, home: Path, unique: bool | None) -> str:
-        """Prepare the shipped job, which has its own promises, and return its name."""
+        """Prepare the shipped job, which declares its own guarantees, and return its name."""
         (home / "data").symlink_to(self.home / "data")
         return "tpch_orders"
 
 
 def _as_answered(joined: pa.Table) -> pa.Table:
-    """Rename order key, customer key and line number to the columns that an ``Answer`` takes."""
+    """Rename order key, customer key and line number to the columns that an ``Answer`` expects."""
     return joined.rename_columns(STREAM.names).cast(STREAM).combine_chunks()
 
 

@@ -1,8 +1,9 @@
-"""Verdicts on figures from whole repetitions: a 95% interval, and a verdict if the whole interval
-agrees on it.
+"""Verdicts on figures from complete repetitions: a 95% interval, and a verdict if the whole
+interval agrees on it.
 
-The repetitions are separate processes, in random order. What varies between two of them, such as
-the place of data in memory and the state of the machine, does not vary within the seconds of one.
+The repetitions are separate processes, in random order. Effects that differ between two processes,
+such as the place of data in memory and the state of the machine, do not differ within the seconds
+of one process.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Ratio(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on a rate over its baseline's."""
+        """The verdict on the ratio of a rate to its baseline's rate."""
         if self.low <= 1 <= self.high:
             return Verdict.NOT_DECIDED
         return Verdict.FASTER if self.low > 1 else Verdict.SLOWER

@@ -64,7 +64,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Without:
-    """The app with the changes to its source that ``WITHOUT`` has for a name."""
+    """The app with the changes to its source that ``WITHOUT`` lists for a name."""
 
     of: App
     name: str

@@ -1,6 +1,8 @@
-"""Submit a job of SQL to a Flink cluster, and print its id; run by the Python that has PyFlink.
+"""Submit a job of SQL statements to a Flink cluster, and print the job's id. The program runs in
+the Python that has PyFlink.
 
-Reads JSON from standard input: "configuration", and "statements", the last of which is the INSERT.
+It reads JSON from standard input: "configuration", and "statements", the last of which is the
+INSERT.
 """
 
 import json

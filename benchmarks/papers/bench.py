@@ -45,8 +45,9 @@ def kept_costs(path: Path) -> list[Path]:
 
 
 class Bench(Runner):
-    """The bench. scale: of |R|, 1 is the papers' own; costs: a file with this machine's costs, or a
-    directory that keeps those of each kind of data; missing costs are measured."""
+    """The bench. scale: the factor of |R|, where 1 is the papers' own size; costs: a file with this
+    machine's costs, or a directory with a file for each kind of data; missing costs are measured.
+    """
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class Bench(Runner):
 
     @cached_property
     def pace(self) -> Callable[[], float]:
-        """A function that returns this machine's pace, relative to the time when the costs were
-        measured, if that is known."""
+        """A function that returns this machine's pace, relative to the pace when the costs were
+        measured, if that pace is known."""
         if not self.paced:
             return lambda: 1.0
         known = [Costs.load(p).measured.get("pace") for p in kept_costs(self.kept)]
@@ -84,7 +85,7 @@ class Bench(Runner):
 
     @property
     def costs_used(self) -> dict[str, Any]:
-        """When and where the costs were measured, by kind of data."""
+        """The time and place of the measurement of the costs, by kind of data."""
         return {k: {"machine": c.machine, **c.measured} for k, c in self._costs.items()}
 
     def data(self, point: Point) -> Data:
@@ -131,8 +132,8 @@ class Bench(Runner):
         memory: float | None = None,
         costs: Costs | None = None,
     ) -> Prediction:
-        """Return the prediction at the point's sizes, with the other sizes as the model finds them
-        best. Raises ConfigError if M is too small."""
+        """Return the prediction at the point's sizes; the model chooses the best other sizes.
+        Raises ConfigError if M is too small."""
         work, memory = work or self.work(point), memory or self.memory(point)
         costs = costs or self.costs(point.data, point.tuples, point.skew)
         model = MODELS[point.algorithm]
@@ -268,13 +269,13 @@ class Bench(Runner):
 
     def _fed(self, data: Data, prediction: Prediction) -> int:
         """Return how many stream tuples to process at a time: few for a slow join, so that ten
-        batches take hardly longer than the wanted seconds, but many chunks."""
+        batches take hardly longer than the wanted seconds, but enough for CHUNKS iterations."""
         wanted = max(prediction.mu * self.seconds / BATCHES, CHUNKS * prediction.w_s, LEAST_FED)
         return min(data.batch, 1 << math.ceil(math.log2(wanted)))
 
     def _needed(self, point: Point) -> dict[str, Any]:
-        """Find the M with which the join keeps up with the rate: begin with the model's, correct it
-        by the ratio of the rates, measure again."""
+        """Find the M with which the join keeps up with the rate. Begin with the model's M, correct
+        it by the ratio of the rates, and measure again."""
         predicted = self.needed(point)
         # form "rate" takes the memory that it needs for these arrivals
         if dict(point.parameters).get("form") == "rate":

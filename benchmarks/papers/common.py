@@ -94,9 +94,9 @@ WAITS = (
 
 
 def time_claims(faster: str, others: Sequence[str]) -> tuple[Claim, ...]:
-    """Return the claims about one algorithm's times beside those of others, by the papers'
-    definitions. Beside each claim the times by our definitions are shown, of which the papers claim
-    nothing."""
+    """Return the claims about one algorithm's times compared with those of others, by the papers'
+    definitions. Next to each claim are the times by this project's definitions, about which the
+    papers claim nothing."""
     kinds: tuple[tuple[str, str, Any, str, str, str], ...] = (
         (
             "processing",
@@ -283,7 +283,7 @@ def algorithms() -> tuple[str, ...]:
 
 def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
     """Return the claims about the error of the c_loop equation, as printed and with its
-    corrections. For the papers' "closely resembles", 10% is taken."""
+    corrections. The papers' words "closely resembles" are taken as 10%."""
     title = REGISTRY[algorithm].title
     return tuple(
         Claim(  # type: ignore[return-value]

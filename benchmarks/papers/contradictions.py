@@ -23,7 +23,7 @@ class Contradiction:
 
     @property
     def about(self) -> str:
-        """The titles of the two algorithms."""
+        """The titles of the two algorithms that the contradiction is about."""
         one = self.stated[0]
         return f"{REGISTRY[one.faster].title} over {REGISTRY[one.slower].title}"
 
@@ -49,7 +49,7 @@ def _agree(stated: Iterable[Stated]) -> bool:
 
 
 def against(paper: str, claim: Claim) -> list[Stated]:
-    """Return what else the paper states about the claim's setting that contradicts the claim."""
+    """Return the other statements of the paper on the claim's setting that contradict the claim."""
     return [
         s
         for c in contradictions()

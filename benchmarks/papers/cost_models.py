@@ -1,5 +1,5 @@
-"""The cost models compared with measurements, for every algorithm; the caller chooses the settings,
-the aims are ours."""
+"""The cost models compared with measurements, for every algorithm. The caller chooses the settings;
+the aims are this project's."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _error(who: str, y: str, by: str = "model", **where: Any) -> Claim:
 
 
 def _lost(rows: Sequence[Row], algorithm: str) -> Number | None:
-    """Return the most that the model's sizes lose on any of the algorithm's grids."""
+    """Return the largest loss by the model's sizes on any of the algorithm's grids."""
     mine, losses = having(rows, state=MEASURED, algorithm=algorithm), []
     for memory in {r["memory"] for r in mine}:
         grid = [r for r in mine if r["memory"] == memory]

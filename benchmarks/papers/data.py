@@ -78,7 +78,7 @@ class Data:
 
     @cached_property
     def work(self) -> Workload:
-        """The workload for the cost models."""
+        """The workload that the cost models get."""
         work = describe(
             join_spec("", 0, self.sample.schema, self.relation, self.on),
             self.sample,
@@ -96,7 +96,7 @@ class Data:
 
 
 def open_data(kind: str, tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
-    """Open the data, which the first call makes. Raises ConfigError for an unknown kind."""
+    """Open the data, which the first call creates. Raises ConfigError for an unknown kind."""
     if kind not in KINDS:
         raise ConfigError("data", f"must be one of {', '.join(KINDS)}", kind, "Choose one of them.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -233,7 +233,7 @@ def _orders(tuples: int, skew: float | None, directory: Path) -> Data:
 
 
 class OrderStream:
-    """A Parquet file, repeated, with one row group in memory at a time."""
+    """A stream that repeats a Parquet file, with one row group in memory at a time."""
 
     def __init__(self, path: Path, start: int, customers: ZipfKeys | None):
         self.file, self.at, self.customers = pq.ParquetFile(path), start, customers
@@ -282,7 +282,7 @@ COLUMNS = [
 
 
 def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
-    """Return the frequencies, reduced to keys[i] keys in group i."""
+    """Return the frequencies with only keys[i] of the keys in each group i."""
     found = keys > 0
     return Frequencies(of.p[found], keys[found])
 
@@ -324,7 +324,7 @@ def _flights(tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
 
 
 class TableStream:
-    """A table, repeated."""
+    """A stream that repeats a table."""
 
     def __init__(self, table: pa.Table, start: int):
         self.table, self.at = table, start

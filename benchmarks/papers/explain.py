@@ -1,5 +1,5 @@
-"""Explanations of why a ratio differs from the paper's: what an iteration spends its time on,
-according to the cost model."""
+"""Explanations of why a ratio differs from the paper's: how an iteration spends its time, according
+to the cost model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Share:
 @dataclass(frozen=True)
 class Bound:
     """The largest ratio of two service rates over all sizes of both algorithms and all costs of the
-    operations. terms: those that cost anything where it is reached."""
+    operations. terms: the terms that have a cost where the ratio is the largest."""
 
     ratio: float
     terms: tuple[str, ...]
@@ -76,9 +76,9 @@ class Setting:
 
 def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
     """Return the predictions for two points at the papers' size on a hard disk, at the papers' size
-    on this machine, and as measured. Their ratio is the first's rate over the second's, or the
-    first's memory over the second's if the rate is given. Settings that the models cannot predict
-    are omitted."""
+    on this machine, and as measured. A prediction's ratio is the first point's rate over the
+    second's, or the first's memory over the second's if the rate is given. Settings that the models
+    cannot predict are omitted."""
     factor = 1 / bench.scale
     costs = bench.costs(points[0].data, points[0].tuples, points[0].skew)
     slow = hard_disk(costs, bench.data(points[0]).tuple_bytes)
@@ -115,9 +115,9 @@ def _rates(
 
 
 def _seconds(bench: Bench, point: Point, work: Workload, memory: float, costs: Costs) -> np.ndarray:
-    """Return the seconds per stream tuple that each term takes, float64[sizes, terms]. A row has
-    one choice of the sizes that the point leaves open: those of a grid, and the best ones for these
-    costs and for the costs of each single term."""
+    """Return the seconds per stream tuple that each term takes, float64[sizes, terms]. Each row is
+    one choice of the sizes that the point leaves open: the sizes of a grid, and the best sizes for
+    these costs and for the costs of each single term."""
     model, given = MODELS[point.algorithm], dict(point.parameters)
     known = inspect.signature(model.predict).parameters
     names = [n for n in model.sizes if n not in given]
@@ -139,12 +139,12 @@ def _seconds(bench: Bench, point: Point, work: Workload, memory: float, costs: C
 
 
 def largest(first: np.ndarray, second: np.ndarray) -> Bound:
-    """Return the largest ratio of the first's rate to the second's, where each has its best sizes
-    for the costs at which the ratio is taken.
+    """Return the largest ratio of the first algorithm's rate to the second's. Each has the best
+    sizes for the costs at which the ratio is taken.
 
-    first, second: seconds per stream tuple, float64[sizes, terms]. They are linear in the costs.
-    For given sizes of the first, the costs solve a linear program: it maximises the least seconds
-    of the second while the first needs one second.
+    first, second: seconds per stream tuple, float64[sizes, terms]. The seconds are linear in the
+    costs. For given sizes of the first, the costs solve a linear program: it maximises the least
+    seconds of the second while the first needs one second.
     """
     from scipy.optimize import linprog
 
@@ -188,7 +188,7 @@ def _memories(
     bench: Bench, points: Sequence[Point], name: str, factor: float, costs: Costs
 ) -> Setting:
     """Compare the memories that two algorithms need for the same rate. The rate is the one that the
-    first, which has no H_R, reaches with the share of R that it needs here."""
+    first algorithm, which has no H_R, reaches with the share of R that it needs here."""
     first, second = points
     work, _ = _at(bench, first, factor)
     memory = bench.needed(first) * factor
@@ -231,7 +231,7 @@ def _at(bench: Bench, point: Point, factor: float) -> tuple[Workload, float]:
 
 
 def without(costs: Costs, term: str) -> Costs:
-    """Return costs in which this term is free. c_loop is a sum of such terms, so that the
+    """Return costs in which this term is free. Because c_loop is a sum of such terms, the
     difference is the term's share."""
     phase, general = TERMS[term]
 
@@ -279,10 +279,10 @@ def sentence(settings: Sequence[Setting]) -> str:
 
 
 def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None) -> str:
-    """Explain why a ratio is not the claimed one: because of this machine, or of the paper's model
-    or figure. Empty if the models cannot tell.
+    """Explain why a ratio is not the claimed one: because of this machine, or because of the
+    paper's model or figure. The explanation is empty if the models cannot provide one.
 
-    here: what the models predicted when it was measured; by default, what they predict now.
+    here: the models' prediction when the ratio was measured; by default, their present prediction.
     """
     if not settings or settings[0].name != PAPERS:
         return ""
@@ -322,7 +322,7 @@ def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None)
 
 
 def brief(claim: Claim, settings: Sequence[Setting]) -> str:
-    """Explain the same in a few words, for a table."""
+    """Give the explanation of `reason` in a few words, for a table."""
     if not settings or settings[0].name != PAPERS:
         return ""
     paper, bound = settings[0].ratio, settings[0].bound
@@ -333,8 +333,8 @@ def brief(claim: Claim, settings: Sequence[Setting]) -> str:
 
 
 def limits(settings: Sequence[Setting]) -> str:
-    """Describe how much a cache alone can gain: the disk phase gets the rest of the stream, and no
-    more memory than before."""
+    """Describe how much a cache alone can gain if the disk phase gets the rest of the stream, and
+    no more memory than before."""
     first = settings[0]
     cached, plain = first.shares
     if not cached.cached or plain.cached:

@@ -1,4 +1,4 @@
-"""The findings: the papers' claims, each with what was measured."""
+"""The findings: the papers' claims, each with the measured number."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Finding:
         scale: float,
         beside: Number | None = None,
     ) -> Finding:
-        """Judge a claim's number and return the finding."""
+        """Judge a claim's number and return the finding. beside: a number that is shown next to the
+        claim's."""
         elsewhere = claim.full_size and number is not None and scale != 1
         verdict = Verdict.NOT_DECIDED if elsewhere else claim.verdict(number)
         return cls(claim, number, verdict, [], experiment.paper, elsewhere, beside)
@@ -69,7 +70,7 @@ class Finding:
     @property
     def brief(self) -> str:
         """The reason in a few words, for a table, without remarks on how the claim's words are
-        taken."""
+        interpreted."""
         parts = []
         if self.failed:
             if others := against(self.paper, self.claim):
@@ -161,7 +162,7 @@ def undecided(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> list[st
 def _numbers(
     experiment: Experiment, runs: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[Claim, Number | None, Number | None]]:
-    """Yield each claim with its number, and with the number that is shown beside it."""
+    """Yield each claim with its number, and with a second number that is shown next to it."""
     rows = combined(runs)
     repetitions = [
         [r for r in runs if r["repetition"] == i] for i in sorted({r["repetition"] for r in runs})

@@ -1,10 +1,10 @@
-"""The kept results of experiments, and their verdicts by today's claims and models.
+"""The kept results of experiments, and their verdicts by the present claims and models.
 
-python -m benchmarks keep DIRECTORY copies what ``python -m benchmarks.papers`` wrote there
-to results/experiments: for each experiment NAME.json (what it depends on, and the claims), NAME.csv
-(its points, only numbers and names), NAME.txt (the claims to read). python -m benchmarks verdicts
-measures nothing: it judges the kept points anew, for instance after a claim, a model or a benchmark
-at the paper's size has changed, and writes NAME.json and NAME.txt.
+python -m benchmarks keep DIRECTORY copies the results that ``python -m benchmarks.papers`` wrote
+there to results/experiments. Each experiment has three files: NAME.json (its conditions, and the
+claims), NAME.csv (its points, only numbers and names), NAME.txt (the claims as text). python -m
+benchmarks verdicts measures nothing: it judges the kept points again, for instance after a claim, a
+model or a benchmark at the paper's size has changed, and writes NAME.json and NAME.txt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ TODAY = "verdicts by today's claims and models"
 
 
 def keep(directory: Path) -> list[str]:
-    """Copy the experiments that were run there to the results. Return their names."""
+    """Copy the results of the experiments that were run in the directory. Return the experiments'
+    names."""
     names = []
     for path in sorted(directory.glob("*/results.json")):
         found = json.loads(path.read_text())
@@ -59,7 +60,7 @@ def keep(directory: Path) -> list[str]:
 
 
 def judge_again(names: Iterable[str], work: Path) -> None:
-    """Judge kept results anew. work: a directory for data that the models need, made if it is
+    """Judge kept results again. work: a directory for data that the models need, created if it is
     missing."""
     for name in names or sorted(p.stem for p in KEPT.glob("*.json")):
         kept = json.loads((KEPT / f"{name}.json").read_text())
@@ -88,8 +89,8 @@ def _write(name: str, kept: dict[str, Any]) -> None:
 
 
 def _told_anew(experiment: Experiment, kept: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the claims of a study, whose intervals are within its points: the same figures and
-    verdicts, with the reasons as they read now. A new claim is not measured."""
+    """Return the claims of a study, whose intervals are within its points. Figures and verdicts are
+    unchanged, with the present reasons. A new claim is not measured."""
     before, found = {c["claim"]: c for c in kept}, []
     for claim in experiment.claims:
         old = before.get(claim.text)
@@ -123,7 +124,7 @@ def _finding(
 
 def _interval(claim: Claim, rows: Sequence[dict[str, Any]], value: float) -> float:
     """Return half of the 95% interval of a claim that is newer than the repetitions: the effect of
-    each point's interval on it, for independent points."""
+    each point's interval on the claim's number, for independent points."""
     parts = []
     for i, row in enumerate(rows):
         if row["state"] == MEASURED and row.get("mu_interval"):
@@ -138,9 +139,9 @@ def _interval(claim: Claim, rows: Sequence[dict[str, Any]], value: float) -> flo
 
 
 def at_full_size(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what a benchmark has measured of the claim at the paper's own |R| and M. Of several
-    benchmarks, take the one in which most algorithms had settled, and of equal ones the one that
-    ran longest."""
+    """Return the result of a benchmark for the claim at the paper's own |R| and M; None if there is
+    none. Of several benchmarks, the one counts in which most algorithms had settled, and of equal
+    ones the one that ran longest."""
     found = []
     for stated in claim.stated:
         at = stated.at

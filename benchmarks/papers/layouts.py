@@ -76,8 +76,8 @@ def stated(
 def over_skew_claims(
     first: str, others: Sequence[tuple[str, str]], scans: Sequence[tuple[str, str]]
 ) -> tuple[Claim, ...]:
-    """Return the papers' claims about the skew: the advantage grows with it, and a scan's own rate
-    "decreases slightly". others, scans: (algorithm, title)."""
+    """Return the papers' claims about the skew: the advantage grows with the skew, and a scan's own
+    rate "decreases slightly". others, scans: (algorithm, title)."""
     name = REGISTRY[first].title
     return (
         *(
@@ -182,7 +182,8 @@ def everywhere() -> Claim:
 
 
 def optimum(size: str) -> Claim:
-    """Return our aim that the model's size loses little against the best measured one."""
+    """Return this project's aim that the model's size loses little against the best measured
+    size."""
     return Claim(
         f"The model's best {TITLES[size]} loses little against the best measured",
         lambda rows: _lost(_line(rows, size)),

@@ -48,7 +48,7 @@ class Measured:
 
 
 class Drive:
-    """An operator and the stream that is fed to it."""
+    """An operator and the stream that it gets."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Drive:
 
     def feed(self, rows: int = 0, answer: Answer | None = None) -> float:
         """Process the next tuples, by default a batch, and return the seconds that the operator
-        took."""
+        took. rows: the number of tuples; answer: gets the joined rows."""
         return self.spend(self.join.process(self.stream.next(rows or self.batch)), answer)
 
     def spend(self, steps: Iterator[JoinOutput], answer: Answer | None = None) -> float:
@@ -100,12 +100,12 @@ def measure(drive: Drive, seconds: float) -> Measured:
 
 
 class Arrivals:
-    """The arrivals of a drive's tuples, by a simulated clock: it advances by the operator's time,
-    and to the next arrival if no tuple waits.
+    """The arrivals of a drive's tuples, by a simulated clock. The clock advances by the operator's
+    time, and to the next arrival if no tuple waits.
 
-    From its arrival until it is passed to the operator a tuple waits in the stream buffer. By the
-    papers' definition it still waits while it lies in H_S and no iteration has begun because w
-    tuples have not come. ``gathering`` is that time between two calls.
+    From its arrival until it is passed to the operator, a tuple waits in the stream buffer. By the
+    papers' definition the tuple still waits while it lies in H_S and no iteration has begun because
+    fewer than w tuples have arrived. ``gathering`` is that time between two calls.
     """
 
     def __init__(self, drive: Drive, times: ArrivalTimes):
@@ -126,8 +126,8 @@ class Arrivals:
         return took
 
     def settle(self, prediction: Prediction) -> None:
-        """Feed until H_S has its steady content at this rate: for a pass over R, or as many tuples
-        as H_S holds."""
+        """Process tuples until H_S has its steady content at this rate: for a pass over R, or for
+        as many tuples as H_S holds."""
         stats = self.drive.join.stats
         scans = not REGISTRY[self.drive.join.spec.algorithm].needs_index
         cycles, rows = stats.r_cycles + 1, stats.rows_read + max(prediction.h_s, self.drive.batch)
@@ -139,7 +139,7 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
     """Measure an operator whose stream arrives at some rate, for at least so many seconds of the
     stream's time. The operator is warmed up for that rate.
 
-    Raises SemistreamError if it cannot keep up.
+    Raises SemistreamError if the operator cannot keep up.
     """
     stats = drive.join.stats
     start, begun, taken = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken
@@ -192,8 +192,8 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float) -> Measured:
 
 
 def check(drive: Drive, stream: Stream, tuples: int) -> Answer:
-    """Return the answer to a bounded stream from an operator that has been at work. Raises
-    SemistreamError if a tuple is missing."""
+    """Return the answer to a bounded stream from an operator that has already joined other tuples.
+    Raises SemistreamError if a tuple is missing."""
     drive.spend(drive.join.drain())
     answer, stats = Answer(), drive.join.stats
     drive.stream, goal = stream, stats.rows_read + tuples

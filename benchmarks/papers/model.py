@@ -42,7 +42,7 @@ class Point:
 
 
 class Asked(Protocol):
-    """The questions that an experiment may ask when it lays out its points."""
+    """The questions that an experiment may ask while it lists its points."""
 
     scale: float
     # |R|, M in percent of R, and skews of the experiments without settings of a paper
@@ -79,7 +79,7 @@ Find = Callable[[Sequence[Row]], Number | None]
 
 @dataclass(frozen=True)
 class At:
-    """A setting of a paper, by which claims about the same setting are found."""
+    """A setting of a paper. Claims about the same setting are found by it."""
 
     tuples: int
     memory_percent: float
@@ -113,7 +113,8 @@ class Stated:
     @classmethod
     def cached(cls, figure: str, at: At, faster: str, slower: str, share: float) -> Stated:
         """Return the limit on the ratio that follows from the share of the stream through the
-        cache: the rest waits as all tuples do in the slower algorithm, with no more memory."""
+        cache: the other tuples wait as all tuples do in the slower algorithm, with no more memory.
+        """
         return cls(
             figure, at, faster, slower, 1 / (1 - share), True, f"{share:.0%} through the cache"
         )
@@ -121,8 +122,8 @@ class Stated:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper. low, high: the range that reproduces it; worse: beyond this number not
-    even the direction is the paper's."""
+    """A claim of a paper. low, high: the range of numbers that reproduce the claim; worse: a number
+    beyond which even the direction differs from the paper's."""
 
     text: str
     find: Find
@@ -172,7 +173,8 @@ def times(
     **where: Any,
 ) -> Claim:
     """Return the claim that `faster` has `claimed` (up to `up_to`) times the y of `slower` in the
-    rows with these values. Without a number: more, at every setting."""
+    rows with these values. Without a number, the claim is that `faster` has more at every setting.
+    """
     shown = "more" if claimed is None else f"{claimed:g}" + (f"–{up_to:g}" if up_to else "")
     low, high = (
         (1.0, math.inf)
@@ -205,8 +207,8 @@ def change(
     **where: Any,
 ) -> Claim:
     """Return the claim that the service rate of `above`, or its ratio to that of `below`, is larger
-    where key is `last` than where it is `first`. falls: the rate is smaller instead, but at least
-    this share."""
+    where key is `last` than where it is `first`. falls: if given, the claim is that the rate is
+    smaller, but at least this share."""
 
     def find(rows: Sequence[Row]) -> Number | None:
         ends, compared = [], []
@@ -274,9 +276,9 @@ def having(rows: Iterable[Row], **where: Any) -> list[Row]:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of y over x with a line for each series: measured, and dashed the models' predictions.
-    A second x makes it the contours of a surface. If a row's values are lists, they are one line.
-    """
+    """A plot of y over x with a line for each series. The measured line is solid, the models'
+    predictions are dashed. With a second x, the plot shows the contours of a surface. If a row's
+    values are lists, the lists are one line."""
 
     title: str
     x: str
@@ -294,8 +296,8 @@ class Runner:
     scale: float
 
     def run(self, point: Any, further: Figures | None = None) -> dict[str, Any]:
-        """Return a point's row: what `describe` and `measured` return, state, error and seconds. A
-        point that cannot run has the error."""
+        """Return a point's row: the values of `describe` and `measured`, and state, error and
+        seconds. A point that cannot run has the error."""
         begun, row = time.perf_counter(), {"state": MEASURED, "error": ""} | self.describe(point)
         if row["state"] == MEASURED:
             try:
@@ -305,7 +307,8 @@ class Runner:
         return row | {"seconds": time.perf_counter() - begun}
 
     def describe(self, point: Any) -> dict[str, Any]:
-        """Return what is known of a point before it runs: series, data, master_tuples, skew …"""
+        """Return the values of a point that are known before it runs: series, data, master_tuples,
+        skew …"""
         raise NotImplementedError
 
     def measured(self, point: Any, further: Figures | None) -> dict[str, Any]:

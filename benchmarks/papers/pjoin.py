@@ -3,9 +3,9 @@
 Tuples of both streams arrive by a Poisson process, by the clock of the stream: the state over time
 does not depend on the machine. Each punctuation of a stream closes the oldest of its open join
 values, in the same order on both sides. A tuple has any one of the open values. The output rate is
-result tuples over the time inside the join, without the pauses between arrivals. Both joins get
-tuples in the same pieces: those that have arrived when a punctuation comes. As in the paper,
-punctuations are propagated only in the experiment on propagation, in pairs.
+the number of result tuples over the time inside the join, without the pauses between arrivals. Both
+joins get tuples in the same pieces: the tuples that have arrived when a punctuation comes. As in
+the paper, punctuations are propagated only in the experiment on propagation, in pairs.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class PunctuatedRunner(Runner):
         return row
 
     def join(self, point: PunctuatedPoint, repeat: int) -> dict[str, Any]:
-        """Run the join to its end. Return its output over the stream's time, and the time that it
-        took."""
+        """Run the join to its end. Return its output over the stream's time, and the time that the
+        join took."""
         streams = self.streams(point, repeat)
         watch = Watch(max(s.arrived[-1] for s in streams) / LOOKS)
         parameters = {
@@ -189,7 +189,7 @@ class PunctuatedRunner(Runner):
 
 class Look(NamedTuple):
     """The state of a join at a time of the stream. held, held_a, held_b: tuples in the state, in
-    all and of each side; results, propagated: result tuples and punctuations so far; seconds: the
+    total and of each side; results, propagated: result tuples and punctuations so far; seconds: the
     join's time so far."""
 
     time: float
@@ -207,7 +207,7 @@ class Look(NamedTuple):
 
 
 class Watch:
-    """The output of a join so far, and looks at it over time."""
+    """The output of a join so far, and its looks over time."""
 
     def __init__(self, every: float):
         self.every, self.at, self.rows, self.given = every, [0, 0], 0, 0
@@ -270,7 +270,7 @@ def _points(
     propagate: int = 0,
 ) -> Callable[..., list[PunctuatedPoint]]:
     """Return a function that lists points. settings: spacing of A and of B, and purge threshold;
-    beside: XJoin, too, at each spacing; propagate: the propagation threshold."""
+    beside: whether XJoin runs at each spacing, too; propagate: the propagation threshold."""
 
     def points(asked: PunctuatedRunner, names: Sequence[str]) -> list[PunctuatedPoint]:
         found = [
@@ -323,7 +323,7 @@ def _ratio(
     y: str,
     of: str = "",
 ) -> Number | None:
-    """Return y at the one row over y (or `of`) at the other, run by run."""
+    """Return the y of one row over the y (or `of`) of another row, run by run."""
     pairs = [(u, v) for u in having(rows) if above(u) for v in having(rows) if below(v)]
     if not pairs:
         return None

@@ -24,9 +24,9 @@ INTERVALS = (
 
 
 def combined(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row a point: the means over its repetitions, with half of their 95% intervals as
-    X_interval (None for a single repetition). If a repetition failed, its row stands for the point.
-    """
+    """Return one row for each point: the means over its repetitions, with half of their 95%
+    intervals as X_interval (None for a single repetition). If a repetition failed, its row stands
+    for the point."""
     points: dict[str, list[dict[str, Any]]] = {}
     for row in runs:
         points.setdefault(row["point"], []).append(row)

@@ -147,7 +147,8 @@ def claims_text(values: Mapping[str, Any]) -> str:
 
 
 def told_in_full(claim: Mapping[str, Any]) -> str:
-    """Say what a benchmark found about the claim at the paper's own size, if there is one."""
+    """Describe the finding of a benchmark about the claim at the paper's own size; "" if there is
+    none."""
     full = claim.get("full")
     if not full:
         return ""
@@ -229,7 +230,7 @@ def _lines(plot: Plot, rows: Sequence[Row], colours: Mapping[str, str]) -> str:
 
 
 def _against(plot: Plot, rows: Sequence[Row]) -> str:
-    """Plot modelled against measured values, and return the plot's markup."""
+    """Draw modelled against measured values, and return the plot's markup."""
     figure, axes = figure_of(4.6, 3.8)
     for model, colour in zip(plot.models, COLOURS, strict=False):
         axes.scatter(
@@ -258,7 +259,7 @@ def _against(plot: Plot, rows: Sequence[Row]) -> str:
 
 
 def _surface(plot: Plot, rows: Sequence[Row]) -> str:
-    """Plot a table of colours: measured on the left, by the model on the right."""
+    """Draw a table of colours: measured values on the left, the model's on the right."""
     xs, ys = (sorted({r[k] for r in rows}) for k in (plot.x, plot.second))
     figure, (left, right) = figure_of(9, 3.6, 1, 2)
     for axes, key, title in (

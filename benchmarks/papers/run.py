@@ -1,5 +1,5 @@
-"""A run of experiments: each in a directory of its own, with the results as JSON and CSV and a
-report, saved after every point."""
+"""A run of experiments, each in a separate directory. The results, as JSON and CSV, and a report
+are saved after every point."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Outcome:
 
 
 def chosen(names: Sequence[str]) -> list[Experiment]:
-    """Return experiments by their names, by a paper's (``ssj``: all that begin so), or all. Raises
-    ConfigError for an unknown name."""
+    """Return experiments by their names, by a paper's name (``ssj``: all whose names begin so), or
+    all. Raises ConfigError for an unknown name."""
     found: dict[str, Experiment] = {}
     for name in names:
         some = {
@@ -151,8 +151,8 @@ def run(
 def _runner(
     experiment: Experiment, bench: Any, settings: ExperimentSettings, paths: Paths
 ) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Yield the function that runs a point of one repetition: in a process of its own, or for a
-    study, whose repetitions are within its points, in this one."""
+    """Yield the function that runs a point of one repetition. It runs in a separate process, or,
+    for a study, whose repetitions are within its points, in this process."""
     if experiment.study:
         yield bench.run
         return
@@ -169,7 +169,7 @@ def _open(name: str, settings: ExperimentSettings, paths: Paths) -> Any:
 
 
 def progress_line(row: dict[str, Any], experiment: Experiment | None = None) -> str:
-    """Return a line about a point."""
+    """Return a line that describes a point's row."""
     where = f"{row['series']:<20} |R| {row['master_tuples']:>11,}  skew {row['skew']:g}"
     if row["state"] == FAILED:
         return f"{where}  failed: {row['error']}"
@@ -293,7 +293,7 @@ SAME = (
 def _known(
     output: Path, about: dict[str, Any], repetitions: int
 ) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return what was measured with the same settings, machine and code, by point and
+    """Return the rows that were measured with the same settings, machine and code, by point and
     repetition."""
     try:
         before = json.loads((output / RESULTS).read_text())
@@ -317,7 +317,7 @@ def _write(
     runs: Sequence[dict[str, Any]],
     findings: Sequence[Finding] = (),
 ) -> dict[str, Any]:
-    """Write the results and return what was written as JSON."""
+    """Write the results and return the part that was written as JSON."""
     rows = combined(runs)
     values = {
         "about": about | {"finished": _now()},

@@ -1,9 +1,9 @@
 """Ganguly, Garofalakis, Rastogi: Processing Data-Stream Join Aggregates Using Skimmed Sketches
 (2004).
 
-Skimmed sketches have as much memory as basic ones, candidates included. The error is |J - estimate|
-/ min(J, estimate). It is 10 for an estimate that is negative, or so small that the error would
-exceed 10 (section 5.1).
+Skimmed sketches have as much memory as basic ones, including candidates. The error is |J -
+estimate| / min(J, estimate). The error is 10 for an estimate that is negative, or so small that the
+error would exceed 10 (section 5.1).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SketchPoint:
 
 @dataclass(frozen=True)
 class Stream:
-    """Key codes in order, int64[n]."""
+    """The key codes of a stream in their order, int64[n]."""
 
     keys: np.ndarray
 
@@ -171,8 +171,8 @@ class SketchRunner(Runner):
 
 
 def sized(algorithm: str, s1: int, s2: int, seed: int) -> Sketch:
-    """Return a sketch with the memory of s1 x s2 counters. A skimmed one has fewer buckets a row,
-    and candidates."""
+    """Return a sketch with the memory of s1 x s2 counters. A skimmed sketch has candidates, and
+    therefore fewer buckets in each row."""
     if algorithm == AgmsSketch.name:
         return AgmsSketch(s1, s2, seed)
     slots = int(CANDIDATES * 8 * s1 * s2) // SLOT_BYTES
@@ -212,8 +212,8 @@ def _zipf(runner: SketchRunner, point: SketchPoint, side: int) -> np.ndarray:
 def _flights(
     columns: tuple[str, str], by_month: bool, runner: SketchRunner, point: SketchPoint, side: int
 ) -> np.ndarray:
-    """Return the keys of a side. by_month: the flights of December on one side, those of the other
-    months on the other."""
+    """Return the keys of a side. by_month: whether one side has the flights of December, and the
+    other side those of the other months."""
     workloads.prepare(workloads.load_job("nycflights13", runner.paths), runner.paths)
     flights = pq.read_table(
         runner.paths.data / "nycflights13" / "stream", columns=[columns[side], "month"]
@@ -279,8 +279,8 @@ def _ratio(
     y: str = "estimate_error",
     **where: Any,
 ) -> Number | None:
-    """Return y at the one over y at the other, for the same sizes and, unless shifts are compared,
-    the same data."""
+    """Return the y of the rows `above` over the y of the rows `below`, for the same sizes and,
+    unless shifts are compared, the same data."""
     same = ("s1", "s2") if "shift" in above else ("s1", "s2", "data")
     under = {tuple(r[k] for k in same): r for r in having(rows, **where, **below)}
     pairs = [

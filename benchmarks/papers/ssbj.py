@@ -56,7 +56,7 @@ LIMIT = (
 
 def _rates(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     """Return points for (a) the rates at which MESHJOIN needs 2% to 8% of R = 20M, (b) one rate, R
-    = 20M to 80M. SSBJ also with form "rate", in which it takes the memory that it needs."""
+    = 20M to 80M. SSBJ also runs with form "rate", in which it takes the memory that it needs."""
     n = round(20e6 * asked.scale)
     speeds = [float(round(asked.predict(Point("meshjoin", n, m, data=MANY)).mu, -2)) for m in RATES]
     fixed, found = speeds[1], []
@@ -77,7 +77,8 @@ def _rates(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _needed(rows: Sequence[Row], **where: Any) -> Number | None:
-    """Return MESHJOIN's memory over SSBJ's at the same rate and |R|, both found in the same way."""
+    """Return MESHJOIN's memory over SSBJ's at the same rate and |R|. Both memories are found in the
+    same way."""
     return ratio("meshjoin", "ssbj", "needed", **where)(
         [r for r in rows if r.get("form") != "rate"]
     )
@@ -93,7 +94,7 @@ def _switching(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _best_factor(rows: Sequence[Row]) -> Number | None:
-    """Return what sf = 1 loses against the best sf measured."""
+    """Return the loss of sf = 1 against the best measured sf."""
     found = having(rows, algorithm="ssbj")
     one = [r for r in found if r["switching_factor"] == 1.0]
     if not one or len(found) < 2:
@@ -102,7 +103,7 @@ def _best_factor(rows: Sequence[Row]) -> Number | None:
 
 
 def _worse_factor(rows: Sequence[Row]) -> Number | None:
-    """Return the share of the rate at sf = 1 that is lost with the best other factor."""
+    """Return the share of the rate at sf = 1 that is lost with the best of the other factors."""
     found = having(rows, algorithm="ssbj")
     one = [r["mu"] for r in found if r["switching_factor"] == 1.0]
     if not one or len(found) < 2:

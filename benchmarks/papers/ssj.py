@@ -35,7 +35,7 @@ def _tuning(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _phases(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
-    """Return points with varied h_R, with M and d unchanged."""
+    """Return points with different h_R, with M and d unchanged."""
     return [
         p
         for a in algorithms
@@ -66,7 +66,7 @@ def _calculated(asked: Asked, point: Point, prediction: Prediction) -> Mapping[s
 
 def _as_calculated(over: str) -> tuple[Claim, ...]:
     """Return the claims about the two phases at the model's sizes. Fig. 4(c) to (f) vary parameters
-    other than h_R, which the text does not name."""
+    other than h_R; the text does not name these."""
     return tuple(
         Claim(
             f"{title} is as calculated, {over}",

@@ -1,9 +1,9 @@
 """The cost of XJoin's state on disk, measured and by the cost model.
 
-Two streams with equally many tuples, whose values are uniform, come in turns. The time is that
-inside the join, to its end, of the second of two runs in a row, because pages that the process had
-before are allocated faster. The costs are fitted to runs of equally many other tuples, with other
-M, which alternate with the measured ones, because the machine's speed changes over time.
+Two streams with equally many tuples, whose values are uniform, come in turns. The time is the time
+inside the join, to its end, of the second of two successive runs, because pages that the process
+had before are allocated faster. The costs are fitted to runs of equally many other tuples, with
+other M. These runs alternate with the measured ones, because the machine's speed changes over time.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class StateRunner(Runner):
 
     @cached_property
     def rounds(self) -> list[Round]:
-        """All runs that are measured, or that costs are fitted to, in random order and ``ROUNDS``
+        """All runs that are measured, or to which costs are fitted, in random order and ``ROUNDS``
         times."""
         settings = [
             *CALIBRATED,
@@ -230,7 +230,7 @@ def _points(asked: StateRunner, names: Sequence[str]) -> list[StatePoint]:
 
 
 def _error(rows: Sequence[Row]) -> Number | None:
-    """Return the error of the means; its interval is over the errors of the rounds."""
+    """Return the error of the means. Its interval is over the errors of the rounds."""
     measured = having(rows)
     by_round = zip(*(r["slowdown_runs"] for r in measured), strict=True)
     each = [

@@ -1,7 +1,7 @@
-"""Pathway's join of a stream's CSV files with R in a CSV file, into a CSV file; run by the Python
-that has Pathway. Prints the seconds that the run took.
+"""Pathway's join of a stream's CSV files with R in a CSV file, into a CSV file. The program runs in
+the Python that has Pathway, and prints the seconds that the join took.
 
-Its reader does not read Parquet, and a column cannot be called id.
+Pathway's reader does not read Parquet, and a column cannot have the name id.
 """
 
 import sys
