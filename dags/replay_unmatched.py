@@ -1,9 +1,9 @@
-"""Join the unmatched tuples of a load again, in this task: all that are open, with the master data
-as they are now, or those of a file, as they were mended there.
+"""Join the unmatched tuples of a load again, in this task: all open tuples, with the present master
+data, or the tuples of a file, as they were corrected there.
 
-The file is what ``semistream unmatched APP --out FILE`` has written. The load must not run
-meanwhile. Each tuple becomes a fact once, however often this is run; the DAG verify_completeness
-proves what has come.
+The file is the output of ``semistream unmatched APP --out FILE``. The load must not run meanwhile.
+Each tuple becomes a fact once, however often this is run; the DAG verify_completeness proves what
+has come.
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ from semistream.pipeline import steps
 def replay_unmatched() -> None:
     @task(outlets=[FACTS])
     def replay(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> dict[str, str]:
-        """Return what became of the tuples."""
+        """Return the outcome for the tuples."""
         file = Path(params["file"]) if params["file"] else None
         said = steps.replay(params["app"], places(), file, job=params["job"] or "")
         outlet_events[FACTS].extra = {"app": params["app"]}

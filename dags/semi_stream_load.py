@@ -3,11 +3,12 @@ Airflow and stops by draining.
 
 The run is started by hand for one job, or by new versions of dimensions for the jobs with which
 they were provisioned.
+
 ``trigger`` and ``stop_after`` are the stop policy: availableNow ends when all available input is
-loaded; an interval goes on until it is stopped, from the page "Semistream", by marking the task
-failed or succeeded, or after ``stop_after`` seconds. A retry continues from the checkpoint. With
-the algorithm ``auto``, the settings are those that the job's latest tuning sweep recommends for the
-memory; without a sweep the app chooses.
+loaded; an interval continues until the load is stopped, from the page "Semistream", by marking the
+task failed or succeeded, or after ``stop_after`` seconds. A retry continues from the checkpoint.
+With the algorithm ``auto``, the settings are those that the job's latest tuning sweep recommends
+for the memory; without a sweep the app chooses.
 """
 
 from airflow.sdk import Context, dag, task
@@ -28,7 +29,7 @@ from semistream.airflow.retries import RETRIES
 def semi_stream_load() -> None:
     @task
     def jobs(**context: Context) -> list[str]:
-        """Return the jobs to load: those whose dimensions started this run, or the one of the
+        """Return the jobs to load: the jobs whose dimensions started this run, or the job of the
         form."""
         return jobs_of(context)
 

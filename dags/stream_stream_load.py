@@ -3,7 +3,7 @@ Airflow.
 
 ``trigger`` and ``stop_after`` are the stop policy, as in ``semi_stream_load``. A stop does not
 drain: tuples that are held wait in the checkpoint for their partners, and the next run continues
-with them. Only ``end`` says that no more tuples will come.
+with them. Only ``end`` declares that no more tuples will come.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
-"""Find which join, with which sizes, suits a stream: each setting of a grid is run as a Spark app
-and compared with the cost model; the best are reported and recommended.
+"""Find the join and the sizes that suit a stream. Each setting of a grid is run as a Spark app and
+compared with the cost model; the best are reported and recommended.
 
 A point that fails is shown and does not fail the sweep. Points run one after the other, because
 they would disturb each other. ``semi_stream_load`` uses the recommended settings with the algorithm
@@ -46,8 +46,8 @@ PARAMS = form(
 def tuning_sweep() -> None:
     @task
     def points(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
-        """Return the points of the grid, around the best settings by the model, and write the
-        bounded stream with which they are measured."""
+        """Return the points of the grid, around the model's best settings, and write the bounded
+        stream with which they are measured."""
         settings = steps.tune_settings(params)
         return steps.sweep(run_id, places()).begin(settings)
 

@@ -1,7 +1,7 @@
-"""Verify that everything arrived: Great Expectations over the warehouse, after each load and once
-a day. A failed verification fails the task.
+"""Verify that everything arrived: Great Expectations over the warehouse, after each load and once a
+day. A failed verification fails the task.
 
-After a load, everything that is not proven yet is verified: what is new, and what follows a
+After a load, everything that is not proven yet is verified: new batches, and the batches after a
 failure. The daily run, and a run that names an app, verify everything that was ever loaded.
 """
 
@@ -57,7 +57,8 @@ from semistream.pipeline import steps
 def verify_completeness() -> None:
     @task
     def what(**context: Context) -> list[dict[str, Any]]:
-        """Return what to verify: the loads that started this run, the one of the form, or all."""
+        """Return what to verify: the loads that started this run, the load of the form, or all
+        loads."""
         params: dict[str, Any] = context["params"]
         after_load = bool(context["triggering_asset_events"]) and not params["app"]
         since_last = after_load if params["since_last"] is None else params["since_last"]

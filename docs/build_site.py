@@ -1,8 +1,8 @@
 """Build the site of the documentation: python -m docs.build_site [DIRECTORY]
 
-The pages of docs/ are copied, with the generated reference beside them, and Zensical makes the site
-of them. A link that leads out of docs/ leads to a copy of that file in the site. The build fails if
-a link leads nowhere, or if a page would need the network.
+The pages of docs/ are copied, together with the generated reference, and Zensical builds the site
+from them. A link that leads out of docs/ leads to a copy of that file in the site. The build fails
+if a link leads nowhere, or if a page would need the network.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CODE = {".py": "python", ".yaml": "yaml", ".txt": "text", ".csv": "text", ".toml
 
 
 class Unsound(Exception):
-    """The site cannot be built, or is not whole."""
+    """The site cannot be built, or is not complete."""
 
 
 def main(argv: list[str]) -> int:
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
 
 
 def build(root: Path, target: Path) -> int:
-    """Build the site of root/docs into `target`, which it replaces. Return the number of pages.
+    """Build the site of root/docs in `target`, which is replaced. Return the number of pages.
     Raises Unsound."""
     with tempfile.TemporaryDirectory(prefix="semistream-site-") as directory:
         stage = Path(directory)
@@ -120,7 +120,7 @@ def _with_copies(file: Path, page: Path, staged: dict[Path, Path], root: Path, t
 
 
 def _copy(file: Path, new: Path) -> Path:
-    """Copy a file; one of text becomes a page. Return the path of the copy."""
+    """Copy a file; a text file becomes a page. Return the path of the copy."""
     new.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix not in CODE:
         shutil.copy(file, new)
@@ -134,7 +134,7 @@ def _copy(file: Path, new: Path) -> Path:
 
 
 class _Page(HTMLParser):
-    """The ids of a page, its links, and what it loads."""
+    """The ids of a page, its links, and the addresses that it loads."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -155,7 +155,8 @@ class _Page(HTMLParser):
 
 
 def _faults(site: Path) -> Iterator[str]:
-    """Return what is wrong with the links of a site, and what it would load from elsewhere."""
+    """Return the faults in the links of a site, and everything that the site would load from
+    elsewhere."""
     all_pages = {path: _Page(path.read_text()) for path in site.rglob("*.html")}
     for path, page in all_pages.items():
         name = path.relative_to(site)

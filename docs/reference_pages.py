@@ -101,7 +101,7 @@ def _of_settings(title: str, about: str, kinds: Iterable[tuple[type[BaseModel], 
 
 
 def _described(annotation: Any) -> str:
-    """Return the first sentence about a setting that is itself settings."""
+    """Return the first sentence of the docstring of a setting that itself consists of settings."""
     text = inspect.cleandoc(inspect.getdoc(annotation) or "")
     return " ".join(text.split(". ")[0].split()).rstrip(".")
 
@@ -144,7 +144,7 @@ def _of_tables() -> str:
 
 def _comments() -> dict[str, dict[str, str]]:
     """Return the comments of the schema's source by table and column; "" is the table itself. A
-    comment stands behind what it is about, or on the lines above it."""
+    comment stands behind the table or column, or on the lines above it."""
     source = inspect.getsource(schema)
     lines = source.splitlines()
     found: dict[str, dict[str, str]] = {}
@@ -166,7 +166,8 @@ def _comments() -> dict[str, dict[str, str]]:
 
 
 def _comment(lines: Sequence[str], first: int, last: int | None = None) -> str:
-    """Return the comment behind line `last`, else the one above line `first`; numbered from 1."""
+    """Return the comment behind line `last`; if there is none, return the comment above line
+    `first`. Lines are numbered from 1."""
     if last and (behind := re.search(r"  # (.*)$", lines[last - 1])):
         comment = behind[1]
     else:
