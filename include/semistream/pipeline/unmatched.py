@@ -231,7 +231,7 @@ def _listed(
     if not tuples:
         return
     if kind.reason == Reason.UNPARSABLE:
-        groups, keys = _alike(groups_of(connection, loaded.app, kind, columns, None), limit)
+        groups, keys = _combined(groups_of(connection, loaded.app, kind, columns, None), limit)
     else:
         groups = list(groups_of(connection, loaded.app, kind, columns, limit))
     examples = examples_of(connection, loaded.app, kind, columns, groups)
@@ -249,7 +249,7 @@ def _listed(
     yield Listed(kind.reason, kind.role, tuples, keys, tuple(top), remarks)
 
 
-def _alike(groups: Iterable[Group], limit: int) -> tuple[list[Group], int]:
+def _combined(groups: Iterable[Group], limit: int) -> tuple[list[Group], int]:
     """Combine the groups of unparsable tuples whose reasons differ only in quoted texts. Return the
     largest combined groups, and the number of all combined groups."""
     counts, one = Counter[str](), dict[str, Group]()
