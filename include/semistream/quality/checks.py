@@ -407,7 +407,7 @@ def unparsable(scope: Scope) -> Check:
         .where(scope.holds(load_rejections), r.reason == Reason.UNPARSABLE)
         .scalar_subquery()
     )
-    mended = (
+    corrected = (
         select(func.count())
         .select_from(unmatched)
         .where(
@@ -418,7 +418,7 @@ def unparsable(scope: Scope) -> Check:
         )
         .scalar_subquery()
     )
-    counted = select((broken - mended).label("unparsable"), read.label("rows_read")).subquery(
+    counted = select((broken - corrected).label("unparsable"), read.label("rows_read")).subquery(
         "counted"
     )
     return Check(
