@@ -74,9 +74,9 @@ def interruptible(tell: Callable[P, None]) -> Callable[P, None]:
     """Wrap a progress function so that it also ends the command if a finaliser swallowed the
     KeyboardInterrupt."""
 
-    def told(*arguments: P.args, **named: P.kwargs) -> None:
+    def wrapper(*arguments: P.args, **named: P.kwargs) -> None:
         if came:
             raise KeyboardInterrupt
         tell(*arguments, **named)
 
-    return told
+    return wrapper
