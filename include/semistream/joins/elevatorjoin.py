@@ -1,4 +1,4 @@
-"""ELEVATORJOIN, our own.
+"""ELEVATORJOIN, this project's own algorithm.
 
 ELEVATORJOIN combines SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks,
 and the elevator order of a disk arm.
