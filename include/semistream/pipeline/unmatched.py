@@ -470,7 +470,8 @@ def _batch(
     schema: pa.Schema,
     role: str | None,
 ) -> pa.RecordBatch:
-    """Return rows of the file. first: the position of the first row in ``places``."""
+    """Return a batch of unmatched tuples in the columns of the file to write. first: the position
+    of the first row in ``places``."""
     values = [json.loads(row.kept) for row in rows]
     unparsable = [row.reason == Reason.UNPARSABLE for row in rows]
     own: list[Sequence[Any]] = [
