@@ -2,10 +2,10 @@
 
 **Directory**: an open-addressing table of key codes with linear probing, one memory seen as ``t64``
 (int64[size, 2]) and ``t32`` (int32[size, 4]). For position p, ``t64[p, 0]`` is the code, and
-``t32[p, 2 + side]`` the list of the side's tuples with that code: 0: there was none, -1: there is
-none any more, else its newest slot + 1. ``t64[p, 1] == 0``: the position was never used. A new
-tuple finds its partners and its own list with one look-up. Positions ascend with the hash, so that
-a table is copied into another size in order.
+``t32[p, 2 + side]`` is the list of the side's tuples with that code: its newest slot + 1; 0 if the
+list never had a tuple, -1 if its tuples have left. ``t64[p, 1]`` is 0 if the position was never
+used. A new tuple finds its partners and the list of its code with one look-up. Positions ascend
+with the hash, so that a table is copied into another size in order.
 
 **Log**: per slot ``code`` (int64), ``ats`` (int64, arrival time), ``same`` (int32, the next older
 slot of the same list, -1, or UNLINKED), ``pid`` (int32, the punctuation that the tuple matches, or
