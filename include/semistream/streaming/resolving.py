@@ -214,7 +214,8 @@ class _Results:
         self._missed: dict[str, np.ndarray] = {}  # by role, the tuples without a row of it
 
     def miss(self, role: str, tuples: pa.RecordBatch) -> None:
-        """Record tuples that have no row in a role, and may go on to the next role."""
+        """Record tuples that have no row of a role's dimension, and may be passed on to the next
+        role."""
         missed = self._missed.setdefault(role, np.zeros(len(self.other), bool))
         missed[tuples.column(self.at).to_numpy()] = True
 
