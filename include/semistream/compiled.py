@@ -63,7 +63,7 @@ class _Stamped:
 
     def get_source_stamp(self) -> tuple[Any, str]:
         parts = hashlib.sha256(repr(OPTIONS).encode())
-        for part in _taken_in(self._function, set()):
+        for part in _dependencies(self._function, set()):
             parts.update(repr(part).encode())
         return super().get_source_stamp(), parts.hexdigest()  # type: ignore[misc]
 
@@ -107,8 +107,9 @@ def _rebuild_environment(module: str, constants: list[Any], name: str) -> Any:
 environment._rebuild_env = _rebuild_environment
 
 
-def _taken_in(function: FunctionType, seen: set[FunctionType]) -> Iterator[object]:
-    """Yield the code and the constants of a function, and of every function that it names."""
+def _dependencies(function: FunctionType, seen: set[FunctionType]) -> Iterator[object]:
+    """Yield the code and the constants of a function, and of every function that it names, directly
+    or indirectly."""
     if function in seen:
         return
     seen.add(function)
@@ -122,6 +123,6 @@ def _taken_in(function: FunctionType, seen: set[FunctionType]) -> Iterator[objec
             # the Python function behind a compiled function or an intrinsic
             value = getattr(value, "py_func", getattr(value, "_defn", value))
             if isinstance(value, FunctionType):
-                yield from _taken_in(value, seen)
+                yield from _dependencies(value, seen)
             elif isinstance(value, CONSTANTS):
                 yield name, value.tolist() if isinstance(value, np.ndarray) else value

@@ -10,7 +10,7 @@ from semistream.durations import seconds_of
 from semistream.errors import ConfigError
 from semistream.settings import Names, Settings
 
-LEARNED = "learned"  # in the place of a mapping: no limit is given
+LEARNED = "learned"  # stands in the place of a mapping if no limit is given
 
 
 def _share(value: Any) -> Any:

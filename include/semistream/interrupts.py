@@ -13,7 +13,7 @@ from typing import NoReturn, ParamSpec
 
 P = ParamSpec("P")
 MESSAGE = "Interrupted; nothing was written."
-KEPT = "Interrupted; what was finished until then is kept."  # of a command with several steps
+KEPT = "Interrupted; what was finished until then is kept."  # after a command with several steps
 
 came: list[int] = []  # signals
 
@@ -74,9 +74,9 @@ def interruptible(tell: Callable[P, None]) -> Callable[P, None]:
     """Wrap a progress function so that it also ends the command if a finaliser swallowed the
     KeyboardInterrupt."""
 
-    def told(*arguments: P.args, **named: P.kwargs) -> None:
+    def wrapper(*arguments: P.args, **named: P.kwargs) -> None:
         if came:
             raise KeyboardInterrupt
         tell(*arguments, **named)
 
-    return told
+    return wrapper

@@ -22,7 +22,7 @@ from semistream.compiled import njit
 from semistream.errors import ConfigError, check_name
 
 SEED = 42  # Spark's seed
-# kinds of types that are compared in one
+# kinds of types, and the type in which all types of a kind are compared
 CANONICAL = (
     (pa.types.is_integer, pa.int64()),
     (pa.types.is_date, pa.date32()),

@@ -19,7 +19,7 @@ class Kind(IntEnum):
     RESOLVE = 2
 
 
-KINDS = 10  # all of them: a digit of load_id
+KINDS = 10  # possible kinds: a decimal digit of load_id
 Position = tuple[int, int]  # (batch, Kind)
 START: Position = (-1, Kind.DRAIN)  # before the first batch
 

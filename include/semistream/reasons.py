@@ -12,7 +12,7 @@ class Reason(StrEnum):
     NO_PARTNER = "no_partner"  # no tuple of the other stream has its key
     AGAINST_PUNCTUATION = "against_punctuation"  # its stream had said that no such tuple comes
     UNPARSABLE = "unparsable"
-    LONG_ID = "long_id"  # its id is longer than the warehouse indexes
+    LONG_ID = "long_id"  # its id is too long for an index of the warehouse
 
 
 QUARANTINED = (Reason.AGAINST_PUNCTUATION, Reason.LONG_ID, Reason.UNPARSABLE)

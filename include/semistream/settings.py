@@ -297,7 +297,7 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return cause
-    message = first["msg"].removeprefix("Value error, ")  # of a validator of ours
+    message = first["msg"].removeprefix("Value error, ")  # of a validator of this package
     return ConfigError(where, f"is wrong: {message}", first["input"], remedy)
 
 

@@ -22,7 +22,7 @@ from semistream.settings import read_yaml
 from semistream.streaming.settings import NAME
 from semistream.yaml_lines import line_of
 
-PRESETS = ("@once", "@continuous")  # those of Airflow that are no cron expression
+PRESETS = ("@once", "@continuous")  # Airflow's presets that are no cron expressions
 
 
 class JobError(SemistreamError):

@@ -48,11 +48,11 @@ from semistream.positions import Position
 from semistream.streaming.status import read_status, request_stop
 
 T = TypeVar("T")
-EVERY, TICK = 2.0, 0.5  # s between two events, and between two looks whether the server stops
-STREAM_SECONDS = 300  # of a stream; the browser then asks anew, and its login is checked
+EVERY, TICK = 2.0, 0.5  # s between two events; s between two checks whether the server stops
+STREAM_SECONDS = 300  # s that a stream lasts; the browser then asks again, and its login is checked
 LONGEST = 20  # characters of a position
 LOAD, REPLAY = "semi_stream_load", "replay_unmatched"
-KEYS = 20  # that are shown of each reason and role
+KEYS = 20  # keys that are shown for each reason and role
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
@@ -305,7 +305,7 @@ def _next_runs(tiles: Iterable[Tile]) -> dict[str, NextRun]:
                     DagModel.timetable_description,
                 ).where(DagModel.dag_id.in_(set(dags.values())))
             ).all()
-    except SQLAlchemyError:  # of use only beside the rest
+    except SQLAlchemyError:  # the page is useful without the next runs
         return {}
     known = {row.dag_id: NextRun(bool(row[1]), row[2], row[3] or "") for row in rows}
     return {app: known[dag] for app, dag in dags.items() if dag in known}

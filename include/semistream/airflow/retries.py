@@ -10,9 +10,9 @@ from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from semistream.errors import ConfigError, MissingExtra, TooManyRows, WarehouseAway
 from semistream.imports import missing_extra
 
-TRIES = 3  # of a failure that is not known to pass
-WAIT = timedelta(minutes=5)  # between two tries meanwhile
-AWAY = timedelta(hours=1)  # for which a warehouse that is away is waited for, at least
+TRIES = 3  # tries after a failure that is not known to be temporary
+WAIT = timedelta(minutes=5)  # between two tries while the warehouse cannot be reached
+AWAY = timedelta(hours=1)  # the least time for which tasks wait for the warehouse
 
 
 class Retrying(RetryPolicy):

@@ -22,7 +22,7 @@ from semistream.errors import MissingExtra
 from semistream.streaming.spark_master import local_environment
 
 LINES = 20  # of an app's output that its error shows
-IGNORED = ("keytab", "principal")  # what Airflow's Spark provider reads from a connection besides
+IGNORED = ("keytab", "principal")  # fields that only Airflow's Spark provider reads
 
 
 class Target(NamedTuple):

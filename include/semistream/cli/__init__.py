@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from semistream.resident import spare_pandas
 
         spare_pandas()
-    if not (own_process and hasattr(arguments, "progress")):  # otherwise when progress begins
+    if not (own_process and hasattr(arguments, "progress")):  # otherwise done when progress begins
         interrupts.raise_from_now_on()
     code = _run(command, arguments)
     if own_process and (code == 130 or command.files_only):

@@ -36,10 +36,10 @@ from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, 
 FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of 100 absent keys pass
 # seconds to cache a tuple of R in H_R, and a byte of it; measured with tuples of 4 and 14 columns
 FILL_TUPLE, FILL = 3e-7, 4e-9
-# sweeps of a run that are computed one by one; the relative change of their tuples that counts as
-# none
+# the most sweeps of a run that are computed one by one; a smaller relative change of their tuples
+# counts as none
 MOST_SWEEPS, EVEN_SWEEPS = 12, 0.05
-ROUNDS, SETTLED = 6, 1e-3  # most iterations to find phi; a change that is none
+ROUNDS, SETTLED = 6, 1e-3  # most iterations to find phi; a smaller change counts as none
 
 
 def memory(

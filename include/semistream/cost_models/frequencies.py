@@ -23,15 +23,15 @@ _CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
 _ROUNDING = 1e-12
 _HALVINGS = 40
 _SURE = 9  # standard deviations beyond which a count is taken as certainly above or below
-_SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups after them
+_SINGLE, _RATIO = 256, 1.03  # first ranks, each a group; growth of the groups after them
 
 
 class Cached(NamedTuple):
     """The content of a cache that holds only values that save more than their bytes cost."""
 
     keys: float  # values that have master tuples
-    absent: float  # values that are known to have none
-    hit: float  # share of the stream that both serve
+    absent: float  # values that are known to have no master tuples
+    hit: float  # share of the stream that both kinds of values serve
     lost: float  # the absent values' part of `hit`
     bytes: float
 
@@ -210,7 +210,7 @@ class Frequencies:
 
         def few(count: int) -> bool:
             """Return whether at most h values are expected to occur more than `count` times."""
-            spread = 8 * math.sqrt(count + 1) + 8  # beyond it, they do or they do not
+            spread = 8 * math.sqrt(count + 1) + 8  # more deviation is impossible in practice
             a, b = np.searchsorted(rarity, [-(count + spread), -(count - spread)])
             return self._ends[a] + float(self.keys[a:b] @ _poisson_above(count, -rarity[a:b])) <= h
 
@@ -221,7 +221,7 @@ class Frequencies:
             low, high, step = max(low - step, 0), low, 2 * step
         while not few(high):
             low, high, step = high + 1, high + step, 2 * step
-        while low < high:  # the least of these counts
+        while low < high:  # search for the least of these counts
             middle = (low + high) // 2
             low, high = (low, middle) if few(middle) else (middle + 1, high)
         above = _poisson_above(low, draws * self.p)
@@ -307,7 +307,7 @@ def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndar
     )
 
     def mass(s: float) -> np.ndarray:
-        rate = 1 - s  # if it is 0, the limit is ln
+        rate = 1 - s  # if the rate is 0, the limit is ln
         logs = np.log(ranks / seen)
         return p * seen * np.diff(np.expm1(rate * logs) / rate if rate else logs)
 

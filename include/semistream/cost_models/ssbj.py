@@ -151,7 +151,7 @@ def predict(
         scans=True,
     )
     course = course.filled_after(FIRST_SWITCH, h_s)
-    if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
+    if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, with an idle disk
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r, course=course)
     printed = c_loop(

@@ -93,7 +93,7 @@ def fitting(*, m: float, tuple_bytes: float, values: float) -> float:
     was enlarged."""
     free, tuples = m - HeldTuples.ROW * held_rows(m), m / tuple_bytes
     for _ in range(50):
-        apart = values * -math.expm1(-tuples / values)  # different values among them
+        apart = values * -math.expm1(-tuples / values)  # different values among the tuples
         tuples = free / (tuple_bytes + 2 * Directory.POSITION * apart / tuples)
     return tuples
 

@@ -24,11 +24,11 @@ from semistream.files.source import FileSource, Rejected
 from semistream.files.text_source import open_text, plain_suffix
 
 HEAD = 256 << 10  # bytes from which delimiter and encoding are found
-LINES = 200  # lines of them
+LINES = 200  # most of their lines that are examined
 DELIMITERS = ",;\t|"
 EVEN = 0.9  # share of the lines that have as many cells as the header
 FITTING = 0.99  # share of a column's cells that a format must fit
-SOME = 0.05  # share of the cells that a format fits which is worth a remark
+SOME = 0.05  # share of the cells that a format must fit to be worth a remark
 TRIED = 300  # distinct cells with which formats are tried first
 MOST_FILES = 64  # files of which rows are read
 LEGACY = "cp1252"  # the encoding of files that are not UTF-8
@@ -56,7 +56,7 @@ NUMBERS = tuple(
     ColumnFormat.model_validate({"decimal": decimal, "thousands": thousands})
     for decimal, thousands in ((",", ""), *map(tuple, (",.", ", ", ",'", ".,", ".'", ". ")))
 )
-# by the decimal sign: numbers that show it is one, and no separator of thousands
+# for each decimal sign: numbers that show that the sign is one, and no separator of thousands
 SHOWN = {
     ",": r"^[^,]*,(\d{1,2}|\d{4,})\D*$|\.\d{3}(,|$)|^\D*0,|\d{4},",
     ".": r",\d{3}\.|,\d{3},|['\s]\d{3}\.|^\D*\d{1,3}['\s]\d{3}\D*$",
@@ -235,7 +235,7 @@ def _dialect(path: Path) -> dict[str, str]:
         try:
             head.decode()
         except UnicodeDecodeError as e:
-            if e.start < len(head) - 3:  # and not a sign that is cut at the end
+            if e.start < len(head) - 3:  # and not a character that is cut off at the end
                 options["encoding"] = encoding = LEGACY
     text = head.decode(encoding, errors="replace").lstrip("\ufeff")
     if text.startswith("sep="):

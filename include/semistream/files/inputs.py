@@ -210,7 +210,7 @@ def _open(
         with _placed(master.place):
             _check(master)
             of_masters.append(_known_formats(master))
-    for _ in range(2):  # the second time, each gets the forms that a later one declares
+    for _ in range(2):  # in the second pass, each gets the formats that a later one declares
         for number, master in enumerate(masters):
             with _placed(master.place):
                 of_stream, of_masters[number] = paired(master.pairs, of_stream, of_masters[number])

@@ -42,7 +42,7 @@ from semistream.stream_joins.sources import (
     Watermark,
 )
 
-ROWS = 4096  # rows of a stream that are read before it is the other one's turn
+ROWS = 4096  # rows read of one stream before the other one's turn
 MOMENTS = 200  # most moments of the state in the summary
 PROPAGATION = ("propagate", "propagate_count", "propagate_seconds", "index")
 PROPAGATED = pa.schema([("side", pa.string()), ("match", pa.string())])
@@ -52,7 +52,7 @@ PROPAGATED = pa.schema([("side", pa.string()), ("match", pa.string())])
 class StreamsSummary(JoinSummary):
     """The results of a join of two streams' files."""
 
-    left: SideStatistics = field(default_factory=SideStatistics)  # with unparsable rows
+    left: SideStatistics = field(default_factory=SideStatistics)  # including unparsable rows
     right: SideStatistics = field(default_factory=SideStatistics)
     relocated: int = 0  # tuples that went to disk
     disk_joins: int = 0

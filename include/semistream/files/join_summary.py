@@ -26,7 +26,7 @@ class RoleSummary:
     memory_peak: int = 0
     rows_read: int = 0
     matched: int = 0
-    unmatched: dict[str, int] = field(default_factory=dict)  # by reason; they go on in a left join
+    unmatched: dict[str, int] = field(default_factory=dict)  # by reason; a left join passes them on
     cache_share: float = 0.0  # share of the stream tuples that did not wait for the disk
     service_rate: float = 0.0  # tuples/s inside this role's join
     r_cycles: int = 0
@@ -34,7 +34,7 @@ class RoleSummary:
     master_rows: int = 0
     master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
     master_version: str = ""
-    near_misses: str = ""  # what would make more keys match
+    near_misses: str = ""  # describes what would make more keys match
     statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
 
 
@@ -43,12 +43,11 @@ class Summary(JoinSummary):
     """The results of a join of a stream's file with master data. Reads are in bytes. If there are
     several roles, the numbers are totals; ``statistics`` exist only for a single role."""
 
-    reason: str = ""  # why these algorithms
+    reason: str = ""  # why these algorithms were chosen
     rows_read: int = 0
     matched: int = 0  # tuples that became output rows
-    unmatched: dict[str, int] = field(
-        default_factory=dict
-    )  # by reason, in several roles the others
+    # by reason; if there are several roles, only those of inner joins
+    unmatched: dict[str, int] = field(default_factory=dict)
     waiting: int = 0
     cache_share: float = 0.0  # share of the stream tuples that did not wait for the disk
     resident_peak: int = 0  # peak of the process's anonymous memory
@@ -57,7 +56,7 @@ class Summary(JoinSummary):
     master_rows: int = 0
     master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
     master_version: str = ""
-    warnings: list[str] = field(default_factory=list)  # of many unmatched rows, and why they are
+    warnings: list[str] = field(default_factory=list)  # about many unmatched rows, and their cause
     roles: list[RoleSummary] = field(default_factory=list)  # in the order of execution
 
     def as_dict(self) -> dict[str, Any]:

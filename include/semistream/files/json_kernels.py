@@ -113,7 +113,7 @@ def _object(data, i, n, keys, key_ends, at, until, kind, unknown, found):
         if end < 0:
             return end, found
         if key >= 0 and kind[key] != MISSING:
-            return MALFORMED, found  # one of the two would be lost
+            return MALFORMED, found  # a repeated key: one of its two values would be lost
         if key >= 0:
             inside = what in (STRING, ESCAPED)
             at[key], until[key], kind[key] = i + inside, end - inside, what

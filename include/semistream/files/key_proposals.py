@@ -25,7 +25,7 @@ CANDIDATES, COLUMNS = 10, 3  # pairs of columns that composite keys are made of,
 # a score is the match rate times these parts, which add up to 1
 BASE, NAMES, VARIETY = 0.4, 0.4, 0.2
 COMPOSITE = 0.1  # by which the score of a composite key must be better than a single column's
-SURE = 0.6  # score from which a proposal is told without a doubt
+SURE = 0.6  # score from which a proposal is made without a doubt
 ID_NAME = re.compile(
     r"(^|[_\W])(id|nr|no|key|code|number|nummer|uuid|sk|pk)$|id$|nr$", re.IGNORECASE
 )

@@ -25,7 +25,7 @@ SHARE = 0.05
 ROWS, SECONDS = 2_000_000, 1.0  # the most rows of R that are read, and the longest time
 READ_BYTES, READ_ROWS = 4_000_000, 8192  # of R, at a time
 CANDIDATES = 20_000  # the most keys of R that are compared with the sample
-LEAST = 0.01  # share of the sampled keys that must match for a form to be told
+LEAST = 0.01  # share of the sampled keys that must match for a form to be proposed
 KEPT = 0.99  # share of the matches that fewer forms must keep
 SEPARATOR = "\x1f"  # between the columns of a composite key
 NO_WORDS = pa.array([], pa.string())
@@ -40,7 +40,7 @@ class Form:
     words: str
 
 
-# in the order in which they are given up: those that change more of a text come first
+# in the order in which forms are given up: those that change more of a text come first
 FORMS = (
     Form({"fraction": "strip"}, "as integers"),
     Form({"zeros": "strip"}, "without leading zeros"),
@@ -60,7 +60,8 @@ class SampledKeys:
 
     def __init__(self, names: Sequence[str], columns: Sequence[int]):
         self._names, self._columns = list(names), list(columns)
-        self._distance, self._seen, self._next = 1, 0, 0  # the mean distance, and tuples
+        # mean distance of samples; tuples seen; next sample
+        self._distance, self._seen, self._next = 1, 0, 0
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, unmatched: pa.RecordBatch) -> None:

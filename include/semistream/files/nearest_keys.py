@@ -15,9 +15,10 @@ from semistream.files.near_misses import READ_BYTES, READ_ROWS, SEPARATOR
 from semistream.master.snapshot import SnapshotRelation
 
 ROWS, SECONDS = 2_000_000, 3.0  # the most rows of R that are read, and the longest time
-EDITS = 2  # the most signs by which a key is near
-SIGNS = 3  # of a key for each of these: of a short one every other is near
-KEPT = 3  # keys of R for each
+EDITS = 2  # the most edits by which a near key differs
+# characters that a key needs for each of these edits; a short key would be near every other one
+SIGNS = 3
+KEPT = 3  # nearest keys of R that are kept for each key
 # the bit of each byte in a signature; all bytes of signs beyond ASCII have one
 BITS = np.array([1 << (b % 64 if b < 128 else 63) for b in range(256)], np.uint64)
 
@@ -107,7 +108,8 @@ def distances(text: np.ndarray, others: np.ndarray, lengths: np.ndarray) -> np.n
     for i, sign in enumerate(text):
         best = np.full((count, width + 1), i + 1)
         np.minimum(row[:, :-1] + (others != sign), row[:, 1:] + 1, out=best[:, 1:])
-        # a further sign of the other text costs one: the least over all positions before
+        # each skipped character of the other text costs one: take the least over all earlier
+        # positions
         row = np.minimum.accumulate(best - positions, axis=1) + positions
     return row[np.arange(count), lengths]
 

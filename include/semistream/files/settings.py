@@ -23,7 +23,7 @@ FORMATS = (
 ALLOW_EMPTY = "Whether the master data may have no row; otherwise they are refused"
 
 
-# settings of the only dimension, which each role of several has itself
+# settings of the only dimension; each of several roles has its own
 OF_ONE = ("snapshot", "master_types", "master_format", "master_formats", "allow_empty")
 
 

@@ -23,11 +23,11 @@ import numpy as np
 from semistream.errors import ConfigError, TooMuchMemory
 
 _MAP_NORESERVE, _PAGE = 0x4000, mmap.PAGESIZE  # Linux; the first is not in Python 3.11
-# bytes from which an array gets huge pages, where the system has them: the unused part of a page
-# of 2 MB is small beside so large an array
+# bytes from which an array gets huge pages, where the system has them: the unused part of a page of
+# 2 MB is small compared with so large an array
 LARGE = 32 << 20
-# an operator's arrays are mapped for the most that each may ever hold: H_S and H_R, tuples and
-# their strings, together for 4 M; and those of one that was tried before it may be there still
+# Arrays are mapped for the most that each may ever hold. H_S and H_R, their tuples and strings,
+# together map 4 M. The arrays of an operator that was tried before may be mapped still.
 MAPPED = 8
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -34,7 +34,7 @@ class BlockCacheParameters(IndexParameters):
     )
 
 
-FADE = 0.9  # the share of a block's utility that remains when blocks are chosen anew
+FADE = 0.9  # share of a block's utility that remains at each choice of the cached blocks
 
 
 class BlockCache(Part):
@@ -44,8 +44,8 @@ class BlockCache(Part):
     utility: float32[N]; cached: bool[N], whether each block is cached.
     """
 
-    # bytes beside those of MasterCache: a key's block number; a block's utility and its flag
-    # ``cached``
+    # bytes in addition to those of MasterCache: a key's block number; a block's utility and its
+    # flag ``cached``
     ENTRY, BLOCK = 4, 4 + 1
 
     def __init__(self, spec: JoinSpec, arena: Arena, share: float):
@@ -84,7 +84,7 @@ class BlockCache(Part):
         self.utility += np.bincount(home[home >= 0], minlength=len(self.utility)).astype(np.float32)
         misses = yield from probe(self.cache, batch, codes, output)
         here = (home[misses] >= 0) & self.cached[home[misses]]
-        absent = misses[here]  # a cached block is the only one that could hold the key
+        absent = misses[here]  # the key's block is cached, so R lacks the key
         output.statistics.cache_hits += len(absent)
         yield from output.absent(batch, absent)
         buffer = StreamBuffer(layout, batch, codes, misses[~here], arrived)

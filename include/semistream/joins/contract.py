@@ -126,7 +126,7 @@ class SemiStreamJoin(ABC):
         tables, values = found or self._state()
         ages, now = self.h_s.ages(), time.perf_counter()
         self.stats.micro_batches.forget(now - ages.oldest)
-        # another process, perhaps after another boot, goes on from it
+        # another process may continue from this state, perhaps after another boot
         boot = time.time() - now
         times = {
             "came": [boot + now - age for age in ages],

@@ -117,7 +117,7 @@ class Stop:
     counts: np.ndarray  # int32[d], the stream tuples that each tuple of the disk buffer matched
 
     def __init__(self) -> None:
-        self.number = -1  # of the partition in the disk buffer
+        self.number = -1  # the number of the partition in the disk buffer
         self.read = 0  # disk tuples
 
 
@@ -154,7 +154,8 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def keeps_all(self) -> bool:
-        # twice: strings may be longer than assumed, and values in several partitions stay on disk
+        # twice, because strings may be longer than assumed, and values in several partitions stay
+        # on disk
         return self.whole and self.stats.disk_tuples_read <= 2 * self.master.tuple_count
 
     # The outer loop
@@ -203,7 +204,7 @@ class Elevatorjoin(SemiStreamJoin):
                 yield from self._meet(visit, stop, span)
                 yield from self.output.finish(h_s, visit.removed)
             yield from self.output.finish(h_s, h_s.remove(at))  # REMOVE them all
-            # after its tuples left: this may shrink H_S, and move what is in it
+            # only after its tuples left, because this may shrink H_S and move its tuples
             if len(span) == 1:
                 self._switch(visit, stop.partition, stop.counts)
             self.position = at + 1
@@ -314,7 +315,7 @@ class Elevatorjoin(SemiStreamJoin):
         h_r.frequencies[:] = 0
 
     # Memory: H_R has what it uses and the switching buffer. H_S has the rest, as long as more
-    # waiting tuples save work
+    # waiting tuples save work.
 
     def _open(self, strings: float, width: int = 0, shift: int = 0) -> None:
         """Open H_S, and give it a part of the pool. strings: expected bytes of strings in a stream

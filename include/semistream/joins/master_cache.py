@@ -69,7 +69,7 @@ class MasterCache:
     """
 
     ENTRY = FIELDS.itemsize + TABLE_BYTES  # bytes of a join value
-    LINK = 4  # bytes of a tuple beside its payload
+    LINK = 4  # bytes of a tuple in addition to its payload
 
     def __init__(self, schema: pa.Schema, tuples: int, entries: int, heap_bytes: int):
         self.store = TupleStore(schema, tuples, min(heap_bytes, MOST_HEAP))

@@ -64,7 +64,7 @@ class Removed(NamedTuple):
     matched: np.ndarray  # bool[n]
     seconds: float  # since their entry, summed
     longest: float  # the most of one tuple
-    timed: int  # number of tuples in these two times
+    timed: int  # number of tuples in these two sums
 
     @classmethod
     def none(cls) -> Removed:

@@ -42,10 +42,10 @@ class Algorithm(Entry):
     """The entry of a semi-stream join."""
 
     package = "semistream.joins"
-    needs_index: bool = False  # reads the partition of a given key
-    published: bool = True  # False: ours, from no paper
-    # reaches its rate after one pass over R, and again when the keys drift; other caches need many
-    # passes to fill
+    needs_index: bool = False  # whether the join reads the partition of a given key
+    published: bool = True  # whether a paper describes the algorithm
+    # the cache reaches its rate after one pass over R, and again when the keys drift; other caches
+    # need many passes to fill
     warms_up_fast: bool = False
 
     @property

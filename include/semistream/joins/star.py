@@ -126,7 +126,8 @@ class Star:
             if after.join.spec.stream != before.join.output_schema:
                 raise ValueError(f"{after.role} was not opened with the output of {before.role}")
         self.joins = tuple(joins)
-        # the batches that are on the way through all joins together take as much as those of one
+        # the batches that pass through all joins at a time together take as many bytes as one
+        # join's
         size = OUTPUT_BYTES // len(joins)
         self._gathered_bytes = size // 2
         for each in joins:
@@ -307,7 +308,7 @@ def _inferred(each: RoleJoin, outputs: Iterator[JoinOutput]) -> Iterator[JoinOut
         if not output.unmatched.num_rows:
             yield output
             continue
-        gathered.add(output.unmatched)  # of a left join, the rows with nulls are made anew
+        gathered.add(output.unmatched)  # rows with nulls of a left join are built again
         rows += output.unmatched.num_rows
         if rows >= GATHERED_ROWS:
             yield _with_members(each, _one(gathered))

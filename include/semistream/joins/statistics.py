@@ -111,7 +111,7 @@ class PaperTimes:
 class Iteration(NamedTuple):
     """One run of the outer loop."""
 
-    w_n: int  # stream tuples finished through H_R since the last one
+    w_n: int  # stream tuples finished through H_R since the last iteration
     w_s: int  # stream tuples finished through H_S
     disk_tuples: int
     bytes_read: int
@@ -127,7 +127,7 @@ class JoinStatistics:
 
     rows_read: int = 0  # stream tuples taken in
     matched: int = 0  # stream tuples finished with a match
-    unmatched: int = 0  # stream tuples finished without
+    unmatched: int = 0  # stream tuples finished without a match
     output_rows: int = 0  # pairs (and, in a left join, unmatched tuples)
     cache_hits: int = 0  # stream tuples finished through H_R
     disk_tuples_read: int = 0
@@ -143,9 +143,9 @@ class JoinStatistics:
     # to its entry
     waited_seconds: float = 0.0
     processed_seconds: float = 0.0  # summed over the same tuples: from entry to removal
-    # waits from the micro-batch that brought a tuple until it leaves the operator, if micro-batches
-    # are told, else from the entry into H_S. Tuples of one chunk, key or partition that leave
-    # together count with their mean, except the oldest
+    # waits from the micro-batch that brought a tuple until the tuple leaves the operator; without
+    # known micro-batches, waits from the entry into H_S. Tuples of one chunk, key or partition that
+    # leave together count with their mean, except the oldest
     waits: Waits = field(default_factory=Waits)
     micro_batches: MicroBatches = field(default_factory=MicroBatches, repr=False)
     memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component

@@ -95,7 +95,7 @@ class WholeMaster:
         ConfigError when R needs more."""
         self._spec, self._most, self.size = spec, most, 0
         relation = spec.master
-        if isinstance(relation, SnapshotRelation):  # all buckets, whichever the join's own are
+        if isinstance(relation, SnapshotRelation):  # all buckets, even if the join owns only some
             relation = SnapshotRelation(relation.directory)
         self._take(0, relation.tuple_count * _fixed_bytes(spec))  # before anything is read
         try:
@@ -169,7 +169,7 @@ class WholeMaster:
         if (found := _map(path)) is None:
             try:
                 with _alone(path.parent):
-                    if (found := _map(path)) is None:  # nor has another process written it
+                    if (found := _map(path)) is None:  # no other process has written it either
                         array = make()
                         self._take(0, array.nbytes)
                         _write(path, array)

@@ -27,7 +27,7 @@ from semistream.master.published import MANIFEST, current_version, set_current
 from semistream.master.runs import Runs, read_run
 from semistream.resident import give_back
 
-KEEP = 3  # versions that stay, beside the pinned ones
+KEEP = 3  # versions that are kept, in addition to the pinned ones
 GATHERED = 8_000_000  # bytes of rows that are split by bucket at a time
 ORDER_BYTES = 32  # bytes per row while sorting: its code and its index, twice
 MEMORY, LEAST_MEMORY = 256_000_000, 16_000_000  # bytes that publishing may take

@@ -26,7 +26,8 @@ def key_name(key: Sequence[str]) -> str:
     """Return the name of the directory of a dimension's snapshot for a key. The order of the key's
     columns does not matter."""
     name = "+".join(sorted(key))
-    # neither a name that versions have, nor one that the separator or a file system would spoil
+    # exclude names that a version may have, and names that the separator or a file system would
+    # spoil
     if (
         len(name) <= 100
         and all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", c) for c in key)

@@ -129,7 +129,7 @@ def dimension_page(name: str, places: Paths) -> DimensionPage:
             .order_by(r.id)
             .limit(REJECTED)
         ).all()
-        taken = _taken(connection, line)
+        taken = _first_commits(connection, line)
     versions, damaged = _versions(name, places, taken)
     return DimensionPage(
         line,
@@ -159,8 +159,8 @@ def _joined(connection: Connection) -> dict[str, list[Joined]]:
     return found
 
 
-def _taken(connection: Connection, line: DimensionLine) -> dict[str, dict[str, datetime]]:
-    """Return when each app first committed with a version, by version and app."""
+def _first_commits(connection: Connection, line: DimensionLine) -> dict[str, dict[str, datetime]]:
+    """Return the time of each app's first commit with a version, by version and app."""
     taken: dict[str, dict[str, datetime]] = {}
     for app in {joined.app for joined in line.joined}:
         roles = {joined.role for joined in line.joined if joined.app == app}

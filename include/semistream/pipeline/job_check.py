@@ -403,7 +403,7 @@ class _Check:
         with closing(open_snapshot(self.snapshots[role.dimension.name, role.key].parent)) as r:
             try:
                 keys = resolve_keys(sample.schema, r.schema, list(role.on.items()))
-            except ConfigError:  # told by ``problems``
+            except ConfigError:  # reported by ``problems``
                 return facts
             codes, valid = keys.stream_codes(sample)
             parts = [r.read_codes(p) for p in range(r.partition_count)]

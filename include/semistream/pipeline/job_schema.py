@@ -11,10 +11,10 @@ from semistream import settings
 from semistream.column_format import formats
 from semistream.job import SHORT_FORM, Dimension, Job, Role, StreamStreamJob
 
-SCHEMA_FILE = "job.schema.json"  # beside the jobs that `semistream init` writes
+SCHEMA_FILE = "job.schema.json"  # in the directory of the jobs that `semistream init` writes
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TEXT, TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
-# what a validator of settings takes before pydantic looks at it
+# further forms of a setting, which a validator converts before pydantic checks them
 ACCEPTED: dict[Any, list[JsonSchemaValue]] = {
     settings.pairs: [TEXT, TEXTS, {"type": "object", "additionalProperties": TEXT}],
     settings.names: [TEXT, TEXTS],
@@ -58,7 +58,7 @@ def _complete(definitions: dict[str, Any]) -> None:
     """Add the short forms that ``job.with_roles`` accepts: a role that has its dimension's settings
     or names its dimension, and a single role whose settings are at the top of the job."""
     job, role, dimension = (definitions[kind.__name__] for kind in (Job, Role, Dimension))
-    del dimension["required"]  # its name is its role's, where it has none
+    del dimension["required"]  # a dimension without a name has its role's name
     either = {"anyOf": [TEXT, {"$ref": "#/$defs/Dimension"}]}
     beside = {
         name: dimension["properties"][name]

@@ -105,16 +105,16 @@ class JoinSize:
             for side in (self.left, self.right)
         )
         value = grouped(self.estimate)
-        told = (
+        statement = (
             f"The sum of {self.sum} over the join is {value}"
             if self.sum
             else f"The join has {value} rows"
         )
-        told += (
+        statement += (
             f", off by at most {grouped(self.bound)} with a probability of "
             f"{self.confidence:.0%} ({self.method}, {self.memory_bytes:,} bytes)."
         )
-        return "\n".join((self.doubt or told, *sides, *self.notes))
+        return "\n".join((self.doubt or statement, *sides, *self.notes))
 
 
 class _Rows(NamedTuple):

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from semistream.job import AnyJob, Job
 
-WIDTH, HEIGHT, GAP = 220, 52, 18  # of a box, and between two
-BETWEEN = 90  # two columns of boxes
-LETTERS = 30  # of a line of a box
+WIDTH, HEIGHT, GAP = 220, 52, 18  # of a box; space between two boxes
+BETWEEN = 90  # space between two columns of boxes
+LETTERS = 30  # most characters of a line in a box
 
 
 class Box(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from semistream.errors import ConfigError, WarehouseAway
 
-LINES = 40  # of an error that a message has
+LINES = 40  # most lines of an error in a message
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def failure(
         lines = [*lines[:LINES], f"… and {len(lines) - LINES} further lines, in the task's log"]
     if result is not None and result.proof:
         lines.insert(0, f"Complete: {result.proof}")
-    return _message(subject, job, owner, run, [*lines, f"What to do: {_way_out(error)}"], link)
+    return _message(subject, job, owner, run, [*lines, f"What to do: {_remedy(error)}"], link)
 
 
 def missed_deadline(job: str, owner: str, deadline: str, run: str, link: str) -> Message:
@@ -55,7 +55,7 @@ def _message(subject: str, job: str, owner: str, run: str, lines: list[str], lin
     return Message(subject, "\n".join([*head, *lines, *([f"Link: {link}"] if link else [])]))
 
 
-def _way_out(error: Any) -> str:
+def _remedy(error: Any) -> str:
     if getattr(error, "result", None) is not None:
         return "mend what the checks name, then clear the task. The report lists all rows."
     if isinstance(error, ConfigError):

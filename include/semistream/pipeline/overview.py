@@ -34,7 +34,7 @@ from semistream.warehouse.totals import Totals, read_totals
 log = logging.getLogger(__name__)
 WAREHOUSE_TIMEOUT = 2.0  # s that a page request waits for the warehouse
 READ_SECONDS = 600  # after which reading from a silent server is given up
-FRESH = 1.5  # s after which a reading is too old for those who follow the page
+FRESH = 1.5  # s after which a reading is too old for a browser that follows the page
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ def _with_keys(
         for m in role.key.master_texts:
             master = master.with_text(m)
         stream = replace(stream, formats=stream.formats | role.key.formats)
-        # both sides have the form that one of them declares, and so a role after this one, too
+        # a form that one side declares applies to both sides, and also to the roles after this one
         out.append(replace(role, master=master))
     return stream, out
 

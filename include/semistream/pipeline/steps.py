@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from semistream.tuning.sweep import Sweep
 
 S = TypeVar("S", bound=Settings)
-VALUES_TOLD = 10_000  # the most values in an asset event
+MOST_VALUES = 10_000  # the most values in an asset event
 
 log = logging.getLogger(__name__)
 
@@ -111,10 +111,10 @@ def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
     all of them.
     """
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
-    told = json.loads(mark.read_text()) if mark.exists() else 0
+    announced = json.loads(mark.read_text()) if mark.exists() else 0
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         own = app_loads(app_number(connection, app))
-        first, last = max(own[0], told + 1), own[1]
+        first, last = max(own[0], announced + 1), own[1]
         mine = p.load_id.between(first, last)
         count, newest = connection.execute(
             select(func.count(), func.max(p.load_id)).where(mine)
@@ -125,12 +125,12 @@ def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
                 select(p.side, p.pattern)
                 .where(mine)
                 .order_by(p.load_id, p.load_row)
-                .limit(VALUES_TOLD)
+                .limit(MOST_VALUES)
             )
         ]
     if newest is not None:
         write_json(mark, newest)
-    return {"app": app, "count": count, "values": values, "loads": [first, newest or told]}
+    return {"app": app, "count": count, "values": values, "loads": [first, newest or announced]}
 
 
 def verify(

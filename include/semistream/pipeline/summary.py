@@ -140,7 +140,8 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .where(u.load_id.between(first, last), u.resolved_by.is_not(None))
             .group_by(u.role)
         )
-        for role, count in connection.execute(marked):  # without a role: it met none
+        # without a role: the tuple was not joined in any role
+        for role, count in connection.execute(marked):
             by_input[role or next(iter(by_input))]["unmatched"] -= count
         by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         totals = read_totals(connection, app).get(app)
@@ -209,7 +210,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         ("waiting", "waiting"),
         ("output rows", "output_rows"),
     ):
-        # in all, those are unmatched that no later load has resolved
+        # in the total, only those count as unmatched that no later load has resolved
         now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
         if now or in_all or key != "resolved":
             table.add_row(label, f"{now:,}", f"{in_all:,}")

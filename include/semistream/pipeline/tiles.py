@@ -23,8 +23,8 @@ from semistream.warehouse.totals import Totals
 
 HOURS, BARS = 6, 48  # of the sparkline
 KEPT = 5_000  # commits of an app that are remembered
-NOW = 60.0  # s over which the present rate is taken, at least
-SHARE_OF = 1_000  # tuples of which the present match rate is
+NOW = 60.0  # the least s over which the present rate is measured
+SHARE_OF = 1_000  # newest tuples of which the present match rate is computed
 SLACK = 1.5  # a wait longer than this many times the bound is late
 
 Tone = Literal["good", "bad", "busy", "warn", "none"]
@@ -124,7 +124,7 @@ def read_recent(connection: Connection, totals: Totals, known: Recent | None) ->
     if (last := known.last) is not None:
         same = (c.app == app) & (c.batch == last.batch) & (c.drain == last.drain)
         if connection.scalar(select(c.committed_at).where(same)) != last.committed_at:
-            known = Recent(resets=totals.resets)  # the app was begun anew
+            known = Recent(resets=totals.resets)  # the app was started from the beginning
         elif last.position == (totals.batch, totals.drain):
             return known
     after = None if known.last is None else known.last.position

@@ -43,7 +43,7 @@ from semistream.warehouse.unmatched_groups import (
 )
 
 LIMIT = 10  # keys of a reason and role that are shown
-EXAMPLE_BYTES = 256_000_000  # of files that are searched for the examples of a stretch of loads
+EXAMPLE_BYTES = 256_000_000  # bytes of files that are searched for examples from a range of loads
 COMPARED = 100  # keys whose nearest ones are looked for
 MEANINGS = 10_000  # different reasons of unparsable tuples that are told apart
 SHOWN = 100  # characters of a tuple without an id and a place
@@ -193,7 +193,7 @@ def _listed(
     if not tuples:
         return
     if kind.reason == Reason.UNPARSABLE:
-        groups, keys = _alike(groups_of(connection, loaded.app, kind, columns, None), limit)
+        groups, keys = _combined(groups_of(connection, loaded.app, kind, columns, None), limit)
     else:
         groups = list(groups_of(connection, loaded.app, kind, columns, limit))
     examples = examples_of(connection, loaded.app, kind, columns, groups)
@@ -211,9 +211,9 @@ def _listed(
     yield Listed(kind.reason, kind.role, tuples, keys, tuple(top), remarks)
 
 
-def _alike(groups: Iterable[Group], limit: int) -> tuple[list[Group], int]:
-    """Combine the groups of unparsable tuples whose reasons differ only in what is quoted, and
-    return the largest, and their number."""
+def _combined(groups: Iterable[Group], limit: int) -> tuple[list[Group], int]:
+    """Combine the groups of unparsable tuples whose reasons differ only in quoted texts. Return the
+    largest combined groups, and the number of all combined groups."""
     counts, one = Counter[str](), dict[str, Group]()
     for group in groups:
         meaning = _meaning(str(group.key[0]))

@@ -42,7 +42,7 @@ from semistream.warehouse.tables import (
 from semistream.warehouse.types import outside_years
 
 AT_ONCE = 500  # keys of a statement
-TRIES = 20  # to mint members while other tasks mint some of them
+TRIES = 20  # attempts to create members while other tasks create some of them
 NUMBER = "number of the tuple"
 
 
@@ -138,7 +138,7 @@ class Members:
         """The columns of the dimension, without the surrogate key."""
         with self._warehouse.engine.connect() as connection:
             row = master_row(connection, self._dimension)
-        assert row is not None  # check_inferring
+        assert row is not None  # `check_inferring` made sure
         return decode_schema(row.arrow_schema).remove(0)
 
     @cached_property

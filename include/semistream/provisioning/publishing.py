@@ -24,7 +24,8 @@ from semistream.warehouse.ledger import retrying
 from semistream.warehouse.schema import masters
 from semistream.warehouse.tables import IS_INFERRED, dimension_name, existing_table
 
-FORMS = b"semistream.formats"  # key of its keys' forms in the metadata of a dimension's schema
+# key in the metadata of a dimension's schema: the forms of its key columns
+FORMS = b"semistream.formats"
 SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
 
 

@@ -194,7 +194,7 @@ def bucket_writer(
                     if writer is None or writer.bucket != bucket:
                         if writer is not None:
                             yield _written(writer)
-                        opened.pop_all()  # what is written needs no end
+                        opened.pop_all()  # only an incomplete file is closed on exit
                         writer = opened.enter_context(
                             BucketWriter(directory, bucket, schema, keys, page_tuples)
                         )

@@ -196,18 +196,18 @@ def _context(reports: Path) -> EphemeralDataContext:
     index = {
         "class_name": "DefaultSiteIndexBuilder",
         "validation_results_limit": RUNS_KEPT,
-        "renderer": _ours("RunsRenderer"),
-        "view": _ours("RunsView"),
+        "renderer": _docs_class("RunsRenderer"),
+        "view": _docs_class("RunsView"),
     }
     section = {
         "class_name": "DefaultSiteSectionBuilder",
         "source_store_name": defaults.validation_results_store_name,
-        "renderer": _ours("ReportRenderer"),
-        "view": _ours("ReportView"),
+        "renderer": _docs_class("ReportRenderer"),
+        "view": _docs_class("ReportView"),
     }
     sections = {"validations": section, "expectations": "None", "profiling": "None"}
     site = {
-        **_ours("Site"),
+        **_docs_class("Site"),
         "show_how_to_buttons": False,
         "store_backend": _files(reports),
         "site_index_builder": index,
@@ -222,7 +222,7 @@ def _context(reports: Path) -> EphemeralDataContext:
     return gx.get_context(mode="ephemeral", project_config=config)
 
 
-def _ours(class_name: str) -> dict[str, str]:
+def _docs_class(class_name: str) -> dict[str, str]:
     return {"module_name": DOCS, "class_name": class_name}
 
 

@@ -204,7 +204,7 @@ def input_arithmetic(scope: Scope) -> Check:
     own = select(
         *load_of(load_inputs), i.role, *(i[n] for n in names), unaccounted(i).label("difference")
     ).where(scope.holds(load_inputs), unaccounted(i) != 0)
-    # a further role reads the tuples that the role before it has let pass
+    # a further role reads the tuples that the role before it has passed on
     passed = case((and_(i.dimension != "", i.number > 0), i.rows_read), else_=0)
     own_part = {n: i[n] - passed if n in ("rows_read", "matched") else i[n] for n in names}
     sums = (
@@ -258,7 +258,7 @@ def fact_rows(scope: Scope) -> Check:
 def unmatched_rows(scope: Scope) -> Check:
     b, r, u = load_batches.c, load_rejections.c, unmatched.c
     key: dict[str, ColumnElement] = {"reason": u.reason}
-    if len(scope.roles) > 1:  # what was not joined is counted where the first role reads it
+    if len(scope.roles) > 1:  # tuples that were not joined count as input of the first role
         i = load_inputs.c
         first = select(i.role).where(i.load_id == u.load_id, i.number == 0)
         key["role"] = func.coalesce(u.role, first.correlate(unmatched).scalar_subquery())
@@ -304,7 +304,7 @@ def unparsable(scope: Scope) -> Check:
         .where(scope.holds(load_rejections), r.reason == Reason.UNPARSABLE)
         .scalar_subquery()
     )
-    mended = (
+    corrected = (
         select(func.count())
         .select_from(unmatched)
         .where(
@@ -315,7 +315,7 @@ def unparsable(scope: Scope) -> Check:
         )
         .scalar_subquery()
     )
-    counted = select((broken - mended).label("unparsable"), read.label("rows_read")).subquery(
+    counted = select((broken - corrected).label("unparsable"), read.label("rows_read")).subquery(
         "counted"
     )
     return Check(

@@ -49,7 +49,7 @@ def dimension_checks(
     yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
     if role.max_open_hours is not None:
         yield open_age(scope, role, role.max_open_hours)
-    # a load's sketch is of the keys of its only role
+    # a load has a sketch of keys only if its job has one role
     sizes = stage_join_sizes(staging, scope, role) if role.alone else None
     older = stage_older(staging, scope, role)
     sample = stage_sample(staging, scope, role, size, seed)

@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from semistream.quality import pictures
 from semistream.quality.checkpoint import CheckResult, read_result
 
-CODE = re.compile("`([^`]+)`")  # in a remedy
+CODE = re.compile("`([^`]+)`")  # code in the text of a remedy
 
 
 class Site(SiteBuilder):

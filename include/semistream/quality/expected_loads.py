@@ -20,9 +20,9 @@ from semistream.warehouse.load_history import LEARNED_FROM, LEAST, Band, Load, u
 from semistream.warehouse.types import LongString
 
 log = logging.getLogger(__name__)
-LOADS = 30  # the most from which is learned
-LITTLE = 0.1  # of the median: a volume so near to it is usual
-POINTS = 0.02  # a match rate so near to the median is usual
+LOADS = 30  # most loads from which usual values are learned
+LITTLE = 0.1  # a volume within this share of the median is usual
+POINTS = 0.02  # a match rate within this distance of the median is usual
 UNITS = ((86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 Form = Callable[[float], str]
 

@@ -51,7 +51,7 @@ def id_text(scope: Scope, row: dict[str, Any]) -> str:
 
 
 def same(a: Any, b: Any) -> bool:
-    both_nan = a != a and b != b  # noqa: PLR0124 - of any type, not only a float
+    both_nan = a != a and b != b  # noqa: PLR0124 - any type, not only a float
     return a == b or both_nan or text(a) == text(b)
 
 

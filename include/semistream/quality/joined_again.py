@@ -85,7 +85,7 @@ def join_again(
             source_ids = absent = None
             with staging.engine.begin() as connection:
                 connection.execute(tuples.delete())
-    # what was joined again may be of any batch, and another tuple than its source has
+    # tuples of a resolving load may come from any batch, and may differ from the source's tuples
     once = [load for load in loads if not resolving(load.load_id)]
     _fill_gaps(staging, scope, tuples, once, source_ids if absent is not None else None)
     again = [load for load in loads if resolving(load.load_id)]
@@ -220,7 +220,7 @@ def _expected(
     names = ("quality_batch", *(c.name for c in columns))
     staging.fill(table, rows, *names)
     inferring = [role.is_inferred(scope.fact) for role in scope.roles if role.infers]
-    for load in loads if inferring else ():  # as they are: checks of them have looked at these
+    for load in loads if inferring else ():  # copied unchanged: other checks verify these facts
         f, batch = scope.fact, literal(int(batch_of(load.load_id)))
         as_it_is = select(batch, *columns).where(f.c.load_id == load.load_id, or_(*inferring))
         staging.fill(table, as_it_is, *names)

@@ -12,7 +12,7 @@ from semistream.joins.waits import in_seconds
 
 WIDTH = 360  # of a picture, so that its text has its size on a phone
 LINE = 17  # between two lines of text
-BAR, LEFT, RIGHT = 12, 116, 168  # width of a bar; where the bars of what came and went begin
+BAR, LEFT, RIGHT = 12, 116, 168  # width of a bar; where the left and the right bars begin
 TREND, MARGIN = 96, 22  # height of a trend's plot, and the space above and below it
 LABELS = 62  # space at the right of a plot, for its numbers
 

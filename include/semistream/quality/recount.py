@@ -159,7 +159,7 @@ def recounts(
             f"{count - len(files)} source files of batch {commit.batch} are gone, "
             f"and their names forgotten"
         )
-    # of the format that was read, which may not be the job's any more
+    # in the format that was read, which the job may have changed since
     given = stream.model_copy(update={"format": offsets.get("format") or stream.format})
     return _splits(engine, given, Part.of(offsets, files))
 

@@ -29,7 +29,7 @@ from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, typed
 
 ROWS = 50_000  # rows of unmatched converted at a time
-PLACES_TOLD, IDS_TOLD = 3, 5  # how many pairs of files, and ids, are named
+PAIRS_SHOWN, IDS_SHOWN = 3, 5  # how many pairs of files, and ids, are named
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def stage_repeated(
     if not (count := staging.count(table)):
         return Repeated(table, places, "")
     _name_batches(staging, scope, table, places)
-    return Repeated(table, places, _told(staging, table, places, count))
+    return Repeated(table, places, _summary(staging, table, places, count))
 
 
 def _repeated(scope: Scope, stream: Stream, recent: sa.Table) -> sa.Select:
@@ -320,23 +320,23 @@ def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Ta
     )
 
 
-def _told(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> str:
+def _summary(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> str:
     f = _with_files(table, places).c
     pair = [f.first_place, f.last_place, f.first_file, f.last_file]
     rows = staging.all(
         select(*pair, func.count().label("ids"))
         .group_by(*pair)
         .order_by(sa.desc("ids"), f.first_place, f.last_place)
-        .limit(PLACES_TOLD + 1)
+        .limit(PAIRS_SHOWN + 1)
     )
-    some = staging.scalars(
-        select(f.stream_id).order_by(f.first_place, f.last_place, f.stream_id).limit(IDS_TOLD)
+    examples = staging.scalars(
+        select(f.stream_id).order_by(f.first_place, f.last_place, f.stream_id).limit(IDS_SHOWN)
     )
-    parts = [_pair(row) for row in rows[:PLACES_TOLD]]
-    more = "; others elsewhere" if len(rows) > PLACES_TOLD else ""
+    parts = [_pair(row) for row in rows[:PAIRS_SHOWN]]
+    more = "; others elsewhere" if len(rows) > PAIRS_SHOWN else ""
     return (
         f"{count:,} {'id comes' if count == 1 else 'ids come'} more than once: "
-        f"{'; '.join(parts)}{more}. Such as {', '.join(some)}."
+        f"{'; '.join(parts)}{more}. Such as {', '.join(examples)}."
     )
 
 

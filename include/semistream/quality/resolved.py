@@ -128,7 +128,7 @@ def resolved_once(scope: Scope, there: sa.Table) -> Check:
         )
         .where(marked, u.stream_id.is_not(None), t.load_id.is_(None))
     )
-    # a tuple whose text did not tell its id got one when it was mended
+    # a tuple whose text showed no id got one when the text was corrected
     nameless = (
         select(func.count())
         .where(marked, u.resolved_by == t.load_id, u.stream_id.is_(None))

@@ -1,9 +1,9 @@
 """Short-lived tables in the warehouse that the expectations compare with: ids of the source, a
 sample, master rows.
 
-GX opens its own connections, so these cannot be temporary tables. They are named
+GX opens separate connections, so that these cannot be temporary tables. They are named
 quality_<epoch>_<pid>_… and dropped after the run. The tables of a run that was killed are dropped
-by a later one.
+by a later run.
 """
 
 from __future__ import annotations

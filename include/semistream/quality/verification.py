@@ -67,7 +67,7 @@ from semistream.warehouse.schema import load_batches, load_commits, masters, qua
 from semistream.warehouse.tables import existing_table
 
 S = TypeVar("S", bound=Settings)
-ROWS_TOLD = 5  # of a failed check, in a log or an error message
+ROWS_SHOWN = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
@@ -118,7 +118,7 @@ class VerificationResult:
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in (*self.failed, *self.warned):
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
-            lines += [f"    {_words(row)}" for row in r.rows[:ROWS_TOLD]]
+            lines += [f"    {_words(row)}" for row in r.rows[:ROWS_SHOWN]]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
         lines += [f"- Not looked at: {what}" for what in self.unseen]
         return "\n".join([*lines, f"Report: {self.report}"])
@@ -227,7 +227,8 @@ def verify(
                 )
             if result.success or result.report is None or _changes(engine, roles) == changes:
                 break
-            # the master data were changed meanwhile, which may be all that the checks have found
+            # the master data were changed meanwhile, which may have caused everything that the
+            # checks have found
             discard(result.report, reports)
         _write_run(engine, result, scope, started, time.monotonic() - clock)
         with engine.connect() as connection:

@@ -113,7 +113,7 @@ def compare_facts(
             ["quality_batch", *columns],
         )
         pairs, surplus, absent = _paired(scope, now, then)
-        if len(wrong) > most:  # rows beyond may be what the absent ones have become
+        if len(wrong) > most:  # the further rows may be changed versions of the absent ones
             absent = [row for row in absent if not _has_facts(connection, scope, row)]
     found.findings += [
         Finding(

@@ -88,7 +88,7 @@ def compare_unmatched(
                     break
     kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
     lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(findings.NAMED)
-    # if tuples wait, nobody knows which ones
+    # if tuples wait, it is unknown which ones
     for stream_id, batch, *values in () if scope.waiting else staging.all(lost):
         was_it = lacks(chosen[0].load_id, values)
         named.append(

@@ -30,7 +30,7 @@ class JoinPlan:
     reason: str = field(default="", kw_only=True)  # why this algorithm
     share: int = field(default=1, kw_only=True)  # M is divided among so many joins
     number: int = field(default=0, kw_only=True)  # of the role in the job
-    # bytes of an even split of M, where the cost models have split it; else 0
+    # bytes of an even split of M if the cost models have split M; otherwise 0
     even: int = field(default=0, kw_only=True)
 
     @classmethod
@@ -122,7 +122,7 @@ class Plan(Generic[J]):
 
     @classmethod
     def from_json(cls, values: dict[str, Any], kind: type[J]) -> Self:
-        # the plan of an app that was begun by a release in which a plan was of one join
+        # a release in which a plan had one join wrote only this join
         joins = values.get("joins", [values])
         return cls(tuple(kind.from_json(join) for join in joins))
 

@@ -31,9 +31,10 @@ from semistream.sizing.opening import open_choices, open_join, open_sizes
 from semistream.sizing.plan import JoinPlan
 from semistream.sketches import SkimmedSketch
 
-# Simulated, 8 partitions, Zipf's law with exponent 1: the slowest has 1.04 to 1.06 times its share
-# after a first batch of 300 to 1,000 tuples, without a history 1.11 to 1.18; where other keys are
-# frequent than were before, with a sample of 100,000 1.04 with and without.
+# Simulated with 8 partitions and Zipf's law with exponent 1. After a first batch of 300 to 1,000
+# tuples, the slowest partition has 1.04 to 1.06 times its share; without a history, 1.11 to 1.18
+# times. If other keys are frequent than before, it has 1.04 times its share with a sample of
+# 100,000, with and without a history.
 HISTORY = 10_000
 # keep the former assignment of buckets if its maximum load is within 5% of the best
 EVEN = 1.05
@@ -51,7 +52,7 @@ class RolePlan(JoinPlan):
     # every partition joins with all of R, because another join places the tuples
     everywhere: bool = False
     auto: bool = False  # the cost models choose algorithm and parameters, or have chosen them
-    # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
+    # the partition of each bucket of R, or DEALT; if empty, the bucket's number modulo P
     owners: tuple[int, ...] = ()
     chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
     many: bool = False  # a tuple may have several rows of the dimension
@@ -63,7 +64,7 @@ class RolePlan(JoinPlan):
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         columns = values["columns"]
-        if isinstance(columns, list):  # written by a release that did not rename them
+        if isinstance(columns, list):  # written by a release that did not rename columns
             columns = {c: c for c in columns}
         return super().from_json(
             {

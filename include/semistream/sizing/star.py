@@ -42,8 +42,8 @@ GAIN = 0.1  # a running load keeps its split unless the chain gets this much fas
 MOST_SUBSETS = 64  # choices of whole roles that are compared
 # the actual bytes of an R held whole, over the estimate; and bytes of each of its arrays' heads
 WHOLE_SLACK, HEAD = 1.02, 1024
-# the join by whose model a split is found if the algorithms are open: the one that the models most
-# often find fastest; where it does not fit, the one that needs the least memory
+# the join whose model is used to split M while the algorithms are open: the one that the models
+# most often find fastest; where it does not fit, the one that needs the least memory
 TYPICAL_JOIN = "elevatorjoin"
 SAMPLED = 20_000  # stream tuples that are looked at
 
@@ -117,7 +117,7 @@ def size_star(
     least = min(seconds)
     if math.isinf(least):
         return StarSizes(even, chain.reason(even) + ", an even split, as M is too little to choose")
-    # of about equal ones, one in which no tuple waits where it need not
+    # of choices of about equal cost, one in which no tuple waits without need
     best, least = max(
         ((split, s) for split, s in zip(splits, seconds, strict=True) if s <= (1 + EVEN) * least),
         key=lambda found: (sum(share.whole for share in found[0]), -found[1]),

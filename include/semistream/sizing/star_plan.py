@@ -71,7 +71,7 @@ def size_plan(
             )
             try:
                 for join in plan.joins:
-                    if join.whole:  # and so it is there before the first task needs it
+                    if join.whole:  # before the first task needs its files
                         join.open(sample.schema, mine).master.close()
                 return plan
             except NotEnoughMemory:

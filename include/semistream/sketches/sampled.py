@@ -39,7 +39,7 @@ class SampledSketch:
         begin, end = self._seen, self._seen + count
         blocks = np.arange(begin // EVERY, -(-end // EVERY))
         drawn = self._random.integers(0, EVERY, len(blocks))
-        if begin % EVERY and count:  # the previous tuples began this block, whose draw stands
+        if begin % EVERY and count:  # the previous tuples began this block; its draw is kept
             drawn[0] = self._drawn
         if count:
             self._seen, self._drawn = end, int(drawn[-1])

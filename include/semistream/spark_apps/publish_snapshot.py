@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not needed:
         return 0
     with open_session(f"publish {', '.join(dict.fromkeys(p.name for p in needed))}") as spark:
-        interrupts.end_at_once()  # PySpark has a handler of its own, which raises
+        interrupts.end_at_once()  # PySpark's own handler raises an exception
         manifests = [publish.run(spark) for publish in needed]
         interrupts.ignore()
     for manifest in manifests:

@@ -102,7 +102,8 @@ class App:
         self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
         self._before: Position | None = None  # the newest commit of former runs
-        self._look_at: float = FIRST_LOOK  # finished tuples at the next look into those unmatched
+        # number of finished tuples at which the unmatched ones are looked at next
+        self._look_at: float = FIRST_LOOK
         self.spark: SparkSession | None = None  # without one, loads are joined in this process
 
     def check(self) -> None:
@@ -524,7 +525,7 @@ class App:
         if not isinstance(self.job, Job) or number is None or not misses:
             return []
         said = list[str]()
-        # the load is not to fail by what explains it
+        # an error in the explanation must not fail the load
         with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
             several = len(self.job.roles) > 1
             for plan in self.planner.plan.joins:

@@ -37,7 +37,7 @@ class FactFilling:
                 filling = filling_of(engine, self.planner.job, join)
                 try:
                     facts = filling.fill(ledger)
-                except NotThatVersion:  # the newer one is published soon, and then taken up
+                except NotThatVersion:  # the newer version is published soon, and used then
                     log.info("%s was provisioned since %s", join.role, join.version)
                     continue
                 log.info("%d facts of %s were filled in from %s", facts, join.role, join.version)

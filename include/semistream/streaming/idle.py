@@ -39,7 +39,7 @@ def plan_of_idle_load(
         return None
     try:
         SourceLog(query, job.stream.format).files(last[0])
-    except FileNotFoundError:  # without which Spark cannot go on
+    except FileNotFoundError:  # Spark cannot continue without this file
         return None
     if (
         ledger.newest_job() != (job.fact_table, job.to_ledger())

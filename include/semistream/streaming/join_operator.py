@@ -222,14 +222,14 @@ class SemiStreamOperator:
             # a further role's tuples were matched by the role before it
             matched=sum(i.matched for i in inputs) - sum(i.rows_read for i in inputs[1:]),
             output_rows=work[-1].rows(joins[-1]),
-            # the mean of several roles, so that it remains a share of the tuples
+            # the mean over the roles, so that the count remains a share of the tuples
             cache_hits=sum(of.done("cache_hits") for of in work) // len(work),
             disk_tuples_read=disk_tuples,
             bytes_read=sum(of.done("bytes_read") for of in work),
             r_cycles=disk_tuples / max(master_tuples, 1),
             seconds=sum(of.done("seconds") for of in work),
-            # of several roles at most: a tuple may have waited less in one where it waits longest
-            # in another
+            # an upper bound if there are several roles: a tuple that waits longest in one may have
+            # waited less in another
             wait_median=sum(of.waits.median(of.finished) for of in waited) if waited else None,
             wait_longest=sum(of.waits.longest for of in waited) if waited else None,
             memory_peak=self.star.memory_peak,

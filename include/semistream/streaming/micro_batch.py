@@ -142,7 +142,7 @@ class MicroBatch:
         state."""
         files = examine(self.paths)
         while (newest := max((f.modified / 1e9 for f in files), default=0.0)) > 0:
-            until = min(newest, time.time()) + min_age  # a file may be dated in the future
+            until = min(newest, time.time()) + min_age  # a file's time may be in the future
             if until <= time.time():
                 return files
             log.info(

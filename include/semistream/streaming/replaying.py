@@ -36,7 +36,7 @@ from semistream.warehouse.records import LoadRecord
 from semistream.warehouse.resolution import all_open, by_key
 from semistream.warehouse.schema import unmatched
 
-TEXT_COLUMN = "text"  # of a file: of a tuple that could not be parsed
+TEXT_COLUMN = "text"  # column of a file: the text of a tuple that could not be parsed
 UNTOLD = 5  # rows of a file that an error names
 JOINED = (Reason.NO_MATCH, Reason.NULL_KEY)
 
@@ -390,7 +390,7 @@ def _parse(
         for row, line in enumerate(chunk.lines.tolist()):
             at = line - first if len(numbers) > 1 else 0
             if 0 <= at < len(numbers):
-                # more than one tuple in one text are none
+                # a text of more than one tuple counts as none
                 again = found[numbers[at]] is not None
                 found[numbers[at]] = None if again else chunk.rows.slice(row, 1)
 

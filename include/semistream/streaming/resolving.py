@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from semistream.streaming.task import Work
 
 DIRECTORY = "again"  # of a checkpoint: the staged tuples
-# of a staged tuple, before its columns: the key of its row, what it is unmatched for, and whether
-# it is another tuple than that row has
+# columns of a staged tuple, before the tuple's own: the key of its row, why it is unmatched, and
+# whether it differs from that row's tuple
 STAGED = pa.schema(
     [*ORIGINS, ("reason", pa.string()), ("role", pa.string()), ("edited", pa.bool_())]
 )
@@ -271,7 +271,7 @@ def _counted(record: LoadRecord, results: _Results) -> LoadRecord:
                 rows_read=read if number else 0,
                 resolved=0 if number else read,
                 matched=i.matched - later,
-                # where a left join lets tuples pass; its own are never unmatched
+                # only a left join passes on tuples without a row, and has no unmatched ones
                 missed=i.missed - results.same_missed[i.role] if i.missed else 0,
                 passed=None if i.passed is None else i.passed - later,
                 rejected={reason: n - mine[reason] for reason, n in i.rejected.items()},

@@ -61,7 +61,8 @@ class ResolvingLoads:
             if role.late == "resolve" and commits.looked_up.get(role.name) != current[role.name]
         }
         former = {role: commits.looked_up.get(role) for role in due}
-        # what is not looked up now, all versions later, would be looked up by too few keys
+        # if keys are not looked up now, the next load looks up all keys: those that are new since
+        # the former version would be too few
         commits.looked_up = {
             role: known for role, known in commits.looked_up.items() if current.get(role) == known
         }

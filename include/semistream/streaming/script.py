@@ -43,7 +43,8 @@ def run_app(
         places = Paths.from_environment()
         checkpoint = settings.directory(places)
         with checkpoint_lock(checkpoint):
-            forget_former_stop(checkpoint)  # before the status, which others wait for to ask again
+            # before the status is written, as others wait for it to ask again
+            forget_former_stop(checkpoint)
             with StatusFile(checkpoint, settings.name()) as status:
                 _run(settings, job_of(settings.job, places), places, status)
             interrupts.ignore()

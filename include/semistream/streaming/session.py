@@ -27,8 +27,8 @@ DEFAULTS = {
     "spark.python.daemon.module": "semistream.streaming.daemon",
     # over TCP each task would wait 40 ms for a delayed acknowledgement
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default file system writes a checksum file beside each file. Without Hadoop's native
-    # library it starts two processes for each of them.
+    # The default file system writes a checksum file for each file. Without Hadoop's native library
+    # it starts two processes for each of them.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     # Spark's default does not match the options of a Kafka login
     "spark.redaction.regex": f"(?i)access[.]?key|{SECRET}",

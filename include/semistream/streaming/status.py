@@ -46,7 +46,7 @@ class Status:
     matched: int = 0
     unmatched: int = 0
     waiting: int = 0
-    # waiting, by role of several, or by stream of two; empty for one role
+    # waiting tuples by role or by stream; empty if there is one role
     inputs: dict[str, int] = field(default_factory=dict)
     service_rate: float = 0.0  # inside the operators
     rate: float = 0.0  # end to end, since the app began
@@ -124,7 +124,7 @@ class StatusFile:
     def update(self, **changes: Any) -> None:
         with self._mutex:
             self.status = replace(self.status, heartbeat=_now(), **changes)
-            # not flushed: of use only while this machine is up
+            # not flushed, because the status matters only while this machine is up
             write_json(self.path, asdict(self.status), flush=False)
 
     def _fail(self, error: str, *, refused: bool) -> None:

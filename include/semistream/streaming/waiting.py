@@ -22,8 +22,8 @@ from semistream.joins import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
 
 log = logging.getLogger(__name__)
-SHARE = 1 / 4  # the most of the time that passes over R take if no bound is given
-MOST_SHARE = 1 / 2  # the same if one is given
+SHARE = 1 / 4  # largest share of the time that passes over R may take if no bound is given
+MOST_SHARE = 1 / 2  # the same if a bound is given
 TRIGGERS = 2  # the least bound, in triggers: one to read a tuple, one to finish it
 SAMPLED = 100_000  # tuples of a micro-batch that auto samples
 READ = 16  # partitions that are read to estimate a pass

@@ -14,7 +14,7 @@ class Fit(NamedTuple):
     fixed: float  # s per iteration
     flat: tuple[float, ...]  # s per tuple
     steep: tuple[tuple[float, ...], ...]  # s per tuple at each table size
-    error: float  # median relative
+    error: float  # median relative error
 
 
 def fit(

@@ -96,7 +96,7 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
     if any(settled(p) and p.predicted_rate for p in points):
         yield {
             "title": "Predicted beside measured",
-            "svg": _beside(points, colour),
+            "svg": _predicted_against_measured(points, colour),
             "caption": "Service rate of every point; on the line the model is right, in "
             "the band within 10%.",
         }
@@ -126,8 +126,8 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
             }
 
 
-def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
-    """Plot the predicted rate of each point over its measured rate."""
+def _predicted_against_measured(points: Sequence[Point], colour: Mapping[str, str]) -> str:
+    """Plot the predicted rate of each point against its measured rate."""
     figure, axes = figure_of(5.2, 4.4)
     known = [p for p in points if settled(p) and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):

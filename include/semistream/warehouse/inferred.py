@@ -103,7 +103,7 @@ class Filling:
             connection.execute(
                 update(load_batches).where(of_load).values(facts_checksum=signed(known + more))
             )
-        # read last, and under a lock: what was provisioned meanwhile is in the facts
+        # read last, and under a lock: the facts contain everything that was provisioned until then
         now = connection.scalar(
             select(masters.c.changes).where(masters.c.name == self.dimension).with_for_update()
         )

@@ -25,10 +25,10 @@ from semistream.warehouse.load_ids import batch_of, drain_of, first_load, last_l
 from semistream.warehouse.schema import load_batches, load_commits, load_inputs, load_rejections
 
 BEFORE = 10  # loads with which a share is compared
-RISE = 0.2  # by which the share must be greater than theirs
+RISE = 0.2  # by which the share must exceed the share of these loads
 LEAST = 100  # tuples of a load whose share is compared; that of fewer varies by chance
-LEARNED_FROM = 5  # loads of which a deviation tells something
-DEVIATIONS = 3.0  # from the median, within which values are usual
+LEARNED_FROM = 5  # least loads for which a deviation is meaningful
+DEVIATIONS = 3.0  # distance from the median, in deviations, within which values are usual
 NORMAL = 1.4826  # standard deviations in a median absolute deviation, of a normal distribution
 COMMITS = 1000  # the newest commits, whose loads are looked at
 # why a tuple has no row of a dimension, or no partner in the other stream
@@ -157,7 +157,7 @@ def read_loads(connection: Connection, app: str, until: Position) -> list[Load]:
     begin = START if begins_anew else (commits[0].batch, commits[0].drain)
     counted = _counts(connection, first_load(number, begin), last_load(number, until))
     loads = _cut(mine, counted)
-    # of the first one a part is unknown, unless nothing came before
+    # of the first load a part is unknown, unless nothing came before
     return loads if begins_anew else loads[1:]
 
 

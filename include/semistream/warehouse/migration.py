@@ -31,7 +31,8 @@ from semistream.warehouse.schema import load_batches, load_inputs, load_rejectio
 
 log = logging.getLogger(__name__)
 RENAMED = "former_rejected"
-FORMER = ("sides", "master", "master_version", "state_file", RENAMED)  # as they are dropped
+# in the order in which they are dropped
+FORMER = ("sides", "master", "master_version", "state_file", RENAMED)
 LOADS = 1_000  # read at a time
 LOCK = "semistream_migration"
 

@@ -31,7 +31,7 @@ class Run:
     failed: tuple[str, ...]
     success: bool
     report: str
-    unseen: tuple[str, ...] = ()  # what it could not check, although it succeeded
+    unseen: tuple[str, ...] = ()  # what the verification could not check, although it succeeded
 
     def covers(self, other: Run) -> bool:
         return self.first <= other.first and self.last >= other.last

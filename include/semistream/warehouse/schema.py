@@ -93,8 +93,8 @@ load_batches = Table(
     Column("r_cycles", Float, nullable=False),
     Column("service_rate", Float, nullable=False),  # stream tuples per second inside the operator
     Column("seconds", Float, nullable=False),  # inside the operator
-    # s that the tuples finished here waited since the start of the batch that brought them, median
-    # and maximum; null: none was finished
+    # seconds that the finished tuples waited since the start of the batch in which they arrived,
+    # median and maximum; null: no tuple was finished
     Column("wait_median", Float),
     Column("wait_longest", Float),
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
@@ -134,8 +134,8 @@ load_inputs = Table(
     Column("cache_hits", BigInteger, nullable=False),
     Column("bytes_read", BigInteger, nullable=False),
     Column("state_file", Text, nullable=False),  # the join state after the load
-    # of several roles: those of matched that a left join has let pass without a row of the
-    # dimension, and the rows that the next role reads (null: one for each matched tuple)
+    # if there are several roles: the matched tuples that a left join has passed on without a row of
+    # the dimension, and the rows that the next role reads (null: one for each matched tuple)
     Column("missed", BigInteger, nullable=False, server_default="0"),
     Column("passed", BigInteger),
     # rows of the fact table that name an inferred member of the dimension, see inferred.py
@@ -194,14 +194,15 @@ unmatched = Table(
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
     Column("side", String(5)),  # "left" or "right" of two streams; null: there is one
-    # whose dimension has no row for the tuple; null: the job has one role, or the tuple met none
+    # the role whose dimension has no row for the tuple; null: the job has one role, or the tuple
+    # was not joined in any role
     Column("role", NAME),
     Column("stream_id", KeyString()),  # see ids.py
-    # code of the key that the role's dimension has no row for, see keys.py; null: it has no key, or
-    # was kept by a release that did not note codes
+    # code of the key for which the role's dimension has no row, see keys.py; null: the tuple has no
+    # key, or was stored by a release that did not store codes
     Column("key_code", BigInteger),
-    # the load in which the tuple was joined again, and which has it now, as facts or in this table;
-    # null: it is open
+    # the load in which the tuple was joined again, and which has stored the result, as facts or in
+    # this table; null: the tuple is open
     Column("resolved_by", BigInteger),
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
@@ -217,15 +218,15 @@ inferred = Table(
     Column("role", NAME, primary_key=True),
     Column("fact_table", NAME, nullable=False),
     Column("member", BigInteger, nullable=False),  # its surrogate key in the dimension
-    # of the master data that the fact's columns were filled in with, and when, UTC; null: the
-    # columns are null, as no version had a row for the member yet
+    # the version of the master data from which the fact's columns were filled in, and when, UTC;
+    # null: the columns are null, as no version had a row for the member yet
     Column("version", NAME),
     Column("filled_at", DateTime),
     Index("ix_inferred_open", "role", "version", "member"),
     **table_options(clustered=True),
 )
 
-# of two streams: what no later row of the fact table can have
+# of two streams: patterns that no later row of the fact table matches
 propagated = Table(
     "propagated",
     metadata,
@@ -251,7 +252,7 @@ masters = Table(
     Column("provisioned_at", DateTime, nullable=False),  # UTC
 )
 
-# the rows of a dimension's source that were not taken
+# the rows of a dimension's source that were rejected
 rejected_master = Table(
     "rejected_master",
     metadata,
@@ -314,8 +315,8 @@ quality_runs = Table(
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )
 
-# what the verifications found wrong that no later one has looked at again: one row for each row
-# that a check has named, or for a check that could not name one
+# findings of verifications that no later verification has looked at again: one row for each row
+# that a check has named, or one for a check that could not name any
 quality_failures = Table(
     "quality_failures",
     metadata,
@@ -327,7 +328,7 @@ quality_failures = Table(
     Column("expectation", NAME, nullable=False),  # the check
     Column("title", Text, nullable=False),  # what the check expects
     Column("action", String(4), nullable=False),  # fail or warn
-    Column("role", NAME),  # or the stream, of two; null: the only one, or none
+    Column("role", NAME),  # the role, or one of two streams; null: the only one, or none
     Column("batch", BigInteger),
     Column("load_id", BigInteger),
     Column("stream_id", LongString()),  # see ids.py; null: the row has none, or none was named

@@ -42,7 +42,7 @@ from semistream.warehouse.types import (
 )
 
 ROW_KEY = ("load_id", "load_row")  # the primary key of loaded rows
-# column of a dimension table: 1 for a member that was minted for a fact, and not filled in yet
+# column of a dimension table: 1 for a member that was created for a fact, and not filled in yet
 IS_INFERRED = "is_inferred"
 
 

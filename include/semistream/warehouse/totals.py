@@ -14,9 +14,10 @@ from semistream.positions import Kind
 from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_inputs
 
 SUMS = ("rows_read", "resolved", "matched", "unmatched", "output_rows", "cache_hits")
-MOST = ("memory_peak", "memory_budget")  # the greatest of a batch, summed over its partitions
-RESIDENT = "resident_peak"  # the greatest of a worker
-WAIT = "wait_longest"  # s, the longest of a tuple
+# the greatest of a batch; a batch's value is the sum of its partitions
+MOST = ("memory_peak", "memory_budget")
+RESIDENT = "resident_peak"  # the greatest value of a worker
+WAIT = "wait_longest"  # s, the longest wait of a tuple
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def read_totals(
         .outerjoin(load_apps, load_apps.c.app == c.app)
         .order_by(c.app, c.drain)
     )
-    # what follows a batch comes after it
+    # later rows replace earlier ones: a drain or resolving load comes after its batch
     last = {commit.app: commit for commit in connection.execute(commits)}
     return {
         name: _up_to(connection, commit, known.get(name, Totals(name)))
@@ -90,7 +91,8 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
         return known
     c, b, i = load_commits.c, load_batches.c, load_inputs.c
     same = select(c.app).where(c.app == known.app, *(c[n] == getattr(known, n) for n in position))
-    if known.batches and connection.execute(same).first() is None:  # the app was begun anew
+    # the app was started from the beginning
+    if known.batches and connection.execute(same).first() is None:
         known = Totals(last.app)
     sums = [func.sum(b[name]).label(name) for name in SUMS + MOST]
     sums += [func.max(b[name]).label(name) for name in (RESIDENT, WAIT)]

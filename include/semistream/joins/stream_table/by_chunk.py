@@ -43,7 +43,7 @@ class ByChunk(StreamTable):
     in a chunk.
     """
 
-    # key, back, same, flags, head: bytes of a tuple beside its payload
+    # key, back, same, flags, head: bytes of a tuple in addition to its payload
     OVERHEAD = 8 + 4 + 4 + 1 + 4
 
     def __init__(self, layout: StreamLayout, chunks: int, largest_w: int):

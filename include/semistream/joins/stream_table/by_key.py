@@ -51,7 +51,8 @@ class ByKey(StreamTable):
     order of age.
     """
 
-    OVERHEAD = 8 + 8 * 4 + 1 + 4  # key, link, flags, head: bytes of a tuple beside its payload
+    # key, link, flags, head: bytes of a tuple in addition to its payload
+    OVERHEAD = 8 + 8 * 4 + 1 + 4
 
     def __init__(self, layout: StreamLayout, partitions: int):
         """Create the table. partitions: N, the number of R's partitions."""
@@ -132,7 +133,7 @@ class ByKey(StreamTable):
 
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows = np.empty(count, np.int64), buffer.rows[:count]
-        # each batch has a tick of its own, as the heap is compacted batch by batch
+        # each batch has a different tick, because the heap is compacted batch by batch
         self._tick = max(self._now(), self._tick + 1)
         kernels.append(
             buffer.codes[rows],
@@ -306,7 +307,7 @@ class ByKey(StreamTable):
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
         self.divide(min(values["capacity"], self.most))
-        for parts in (waiting[:1], waiting[1:]):  # the oldest has an age of its own
+        for parts in (waiting[:1], waiting[1:]):  # the oldest tuple has a separate age
             for part in parts.to_batches(max_chunksize=APPEND_ROWS):
                 self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec)
 

@@ -26,7 +26,7 @@ from semistream.joins.key_table import GROUP, mix, scale
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
 # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
 OLDEST, NEWEST, FREE, HIGH, LIVE = range(5)
-MET = 2  # in flags, beside MATCHED: the leader was found, and leaves in this iteration
+MET = 2  # a flag like MATCHED: the leader was found, and leaves in this iteration
 
 
 @njit(inline="always")

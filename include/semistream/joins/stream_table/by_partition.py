@@ -33,7 +33,7 @@ HALF_PAGES = 1 + 1 / (2 * BLOCKS)  # bytes per byte of strings, with pages that 
 # head, tuples, saved tuples, reach, arrivals; first page and end of the strings
 PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8
 VISITED = 65_536  # tuples of a partition that are grouped at a time, at some 50 bytes each
-SAMPLED = 1000  # incoming tuples whose strings are measured to divide the bytes anew
+SAMPLED = 1000  # incoming tuples whose strings are measured when the bytes are divided again
 
 
 class Visit:
@@ -97,7 +97,7 @@ class ByPartition(StreamTable):
         # counts blocks
         self.page, self.end = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int64)
         self.pages = np.array([-1, 0, 0, 0], np.int64)
-        self.blocks = self.page_count = 0  # numbers that the memory suffices for
+        self.blocks = self.page_count = 0  # how many blocks and pages the memory suffices for
 
     def open(self, strings: float, most: int, width: int = 0, shift: int = 0) -> None:
         """Reserve memory. width: tuples per block; shift: 2**shift is the size of a page in bytes;
@@ -171,7 +171,7 @@ class ByPartition(StreamTable):
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
         count = super().admit(buffer, most)
-        # pages are missing, as there are free blocks
+        # although blocks are free, no tuple was admitted: pages are missing
         if (
             not count
             and len(buffer)

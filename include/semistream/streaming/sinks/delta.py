@@ -53,7 +53,7 @@ RESTORE = (
     "Restore it from a backup of the same time as the ledger; or delete the table, and load "
     "the source anew: semistream reset APP."
 )
-RESOLVED = "resolved"  # staged rows that are no rows of a table: keys of rows of ``unmatched``
+RESOLVED = "resolved"  # kind of staged rows: keys of rows of ``unmatched``, not rows of a table
 CLAIMS = 10  # attempts to claim a table that others write to at the same time
 READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
 # approximate size of a data file's row group, which is in memory until it is written
@@ -177,7 +177,7 @@ class DeltaSink(Sink):
                 try:
                     DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
                 except DeltaError:
-                    if not DeltaTable.is_deltatable(self.uri):  # else another app was first
+                    if not DeltaTable.is_deltatable(self.uri):  # otherwise another app was first
                         raise
             table = DeltaTable(self.uri)
             found = [f.name for f in table.schema().fields]

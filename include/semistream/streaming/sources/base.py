@@ -37,7 +37,7 @@ class Source:
 
     rows_option: ClassVar[str] = ""
     texts: ClassVar[bool] = False
-    decoder: Decoder  # of what Spark brings, since ``open``
+    decoder: Decoder  # decodes what Spark delivers; set by ``open``
 
     def __init__(self, spec: StreamSpec, former: pa.Schema | None = None):
         """Describe the source. former: the schema at the time when the app began."""

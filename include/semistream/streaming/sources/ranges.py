@@ -55,7 +55,7 @@ class NumberedSource(Source):
     def register(self, spark: SparkSession) -> None:
         try:
             spark.dataSource.register(self.data_source)
-        except AnalysisException as e:  # by the other stream, or by an app before in this session
+        except AnalysisException as e:  # by the other stream, or earlier in this session
             if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
 

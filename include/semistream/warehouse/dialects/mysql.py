@@ -210,7 +210,7 @@ class Mysql:
     def reflected(self, name: str) -> str:
         return name.replace("``", "`")  # SQLAlchemy leaves it escaped as in CREATE TABLE
 
-    # ---- what it does not take
+    # ---- what the database refuses
 
     def check_table(self, dialect: Dialect, table: Table) -> None:
         _check_name("fact_table, master.name", table.name, "Give it another name in the job.")
@@ -237,7 +237,7 @@ class Mysql:
         ends = accumulate(map(_key_bytes, columns[:KEY_COLUMNS]))
         return [c for c, end in zip(columns, ends, strict=False) if end <= KEY_BYTES]
 
-    # ---- statements of its own
+    # ---- statements of this dialect
 
     @contextmanager
     def unsorted(self, connection: Connection, staging: Table) -> Iterator[Table]:

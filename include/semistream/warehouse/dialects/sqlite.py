@@ -170,7 +170,7 @@ class Sqlite:
     def reflected(self, name: str) -> str:
         return name
 
-    # ---- what it does not take
+    # ---- what the database refuses
 
     def check_table(self, dialect: Dialect, table: Table) -> None:
         """Do nothing, because SQLite accepts every name and key."""
@@ -186,7 +186,7 @@ class Sqlite:
     def indexable(self, columns: Sequence[Column]) -> list[Column]:
         return list(columns)
 
-    # ---- statements of its own
+    # ---- statements of this dialect
 
     @contextmanager
     def unsorted(self, connection: Connection, staging: Table) -> Iterator[Table]:
@@ -240,7 +240,7 @@ class Sqlite:
     def alone(self, engine: Engine, name: str) -> Iterator[Connection]:
         """Begin a transaction that writes, because SQLite allows only one at a time."""
         with engine.begin() as connection:
-            # else the driver would begin with the first INSERT only
+            # otherwise the driver would begin with the first INSERT only
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
 
