@@ -43,6 +43,7 @@ BENCHMARKS = {
     "nexmark": "nexmark",
     "choice": "choice",
     "star": "star",
+    "late": "late",
 }  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}
 

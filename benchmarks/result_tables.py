@@ -15,7 +15,10 @@ from benchmarks.verdicts import Verdict, ratio_of
 APP = "include/semistream/streaming"  # what benchmarks of the whole app also run
 FILES = {
     "sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
-    **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start", "latency")},
+    **{
+        name: [APP]
+        for name in ("spark", "scale-out", "workers", "budget", "start", "latency", "late")
+    },
     "console": [
         "include/semistream/files",
         "include/semistream/master",
