@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import faults
-from loads import MASTER, SmallLoad, same, verify
+from loads import MASTER, SmallLoad, same, until, verify
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
 from semistream.master.publish import publish_snapshot
@@ -21,6 +21,7 @@ from semistream.pipeline import steps
 from semistream.reasons import Reason
 from semistream.streaming.resolving import Staging, brought, typed_tuples
 from semistream.streaming.spool import unmatched_rows
+from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.resolution import ORIGINS, mark_resolved
@@ -127,6 +128,25 @@ def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink)
     assert both.load(spark)["resolved"] == 0
     assert len(both.query("SELECT DISTINCT batch, drain FROM load_batches WHERE drain > 1")) == 2
     both.check()
+
+
+def test_a_load_that_never_ends_resolves_although_no_file_comes(spark, both):
+    both.publish_first(400)
+    both.add_file(900)
+    app = both.start(spark, sink=both.target, trigger="100 milliseconds")
+
+    def wait_for(condition, what):
+        until(condition, what=what, watch=app.check)
+
+    checkpoint = both.places.checkpoints / "sales"
+    wait_for(lambda: (s := read_status(checkpoint)) and s.rows_read == 900, "the first batch")
+    for parts in (2000, both.parts):
+        both.publish_first(parts)
+        wait_for(lambda: both.open() == both.expected("inner")[1], f"the version of {parts} parts")
+        both.check()
+    request_stop(checkpoint)
+    assert app.join()["resolved"] > 0
+    both.prove()
 
 
 def test_only_what_a_version_has_brought_is_looked_at(spark, late, monkeypatch):

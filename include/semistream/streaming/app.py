@@ -321,6 +321,10 @@ class App:
             with self._border:
                 if self._drain_due():  # under the lock: a batch may have failed
                     self._drain()
+        elif self._versions_due():
+            with self._border:
+                if self._versions_due():
+                    self._take_up_versions()
         return False
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
@@ -574,6 +578,13 @@ class App:
         if not self.commits.waiting or self.commits.pending is not None:
             return False
         return self.planner.bound.idle(time.monotonic() - self.commits.committed_at)
+
+    def _versions_due(self) -> bool:
+        """Return whether an interval trigger's load is to take up newer versions of dimensions now,
+        because they resolve tuples or fill facts in, and no micro-batch need come that does so."""
+        commits, endless = self.commits, self.settings.trigger != AVAILABLE_NOW
+        begun = commits.last is not None and commits.pending is None
+        return endless and begun and self.resolving is not None and self.resolving.due
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) -> Planner:

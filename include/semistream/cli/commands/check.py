@@ -57,9 +57,9 @@ def _print(found: JobCheck) -> None:
         print()
     if found.predictions:
         busy = any(p.busy is not None for p in found.predictions)
-        numbers = ("memory, bytes", "tuples/s", "master data MB/s", "least max_wait")
-        numbers += ("busy",) if busy else ()
-        table = console.plain_table("role", "algorithm", "sizes", *numbers, right=numbers)
+        costs = ["memory, bytes", "tuples/s", "master data MB/s", "least max_wait"]
+        costs += ["busy"] if busy else []
+        table = console.plain_table("role", "algorithm", "sizes", *costs, right=costs)
         for p in found.predictions:
             table.add_row(
                 *(p.role, p.algorithm, format_sizes(p.sizes) or "held whole", f"{p.memory:,}"),
