@@ -46,7 +46,7 @@ def open_source(
 
     side: the input's name in errors; kind: csv, json or parquet, if empty by the file's name;
     types: by column, or names of types, in the place of inferred ones; formats: by column;
-    options: of a dimension's files, in the place of null_values and delimiter.
+    options: of the files, in the place of null_values and delimiter.
     Raises ConfigError for a file that cannot be read in this way.
     """
     reading = Reading(tuple(null_values), delimiter, formats=formats or {})
@@ -86,14 +86,14 @@ def open_source(
 
 
 def check_options(place: str, options: Mapping[str, str]) -> None:
-    """Check the options of a dimension's files. place: names them in errors. Raises ConfigError for
+    """Check the options of files. place: names them in errors. Raises ConfigError for
     one that is not known."""
     for name, value in options.items():
         if name.lower() not in OPTIONS:
             near = get_close_matches(name.lower(), OPTIONS, 1)
             raise ConfigError(
                 f"{place}.{name}",
-                "is no option of a dimension's files",
+                "is no option of how files are written",
                 value,
                 "".join(f"Did you mean {n}? " for n in near) + f"Known are: {', '.join(OPTIONS)}.",
             )
