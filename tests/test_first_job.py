@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -199,6 +202,96 @@ def test_what_cannot_work_is_told_by_check_and_writes_nothing(run, german, old, 
         assert code == 2
         assert said in err
         assert not list(german.glob("var/snapshots/*"))
+
+
+def test_a_proposed_job_is_joined_without_a_warehouse(run, german, monkeypatch):
+    """From another directory, and with the job's own settings."""
+    assert run("init", "verkauf.csv", "artikel.csv", "--out", "jobs/v.yaml")[0] == 0
+    with open("jobs/v.yaml", "a") as file:
+        file.write("settings: {memory: 8MB, max_files: 3}\nschedule: none\n")
+    (german / "elsewhere").mkdir()
+    monkeypatch.chdir(german / "elsewhere")
+    given = ("join", "--config", "../jobs/v.yaml", "--out", "o.parquet", "--json")
+    code, out, err = run(*given)
+    assert code == 0, err
+    told, rows = json.loads(out), pq.read_table("o.parquet").to_pylist()
+    assert (told["rows_read"], told["matched"], told["memory_budget"]) == (600, 570, 8_000_000)
+    assert rows[0] == {
+        "Beleg": 100,
+        "Artikel": "00000",
+        "Menge": 1,
+        "Preis": Decimal("0.00"),
+        "Datum": date(2025, 3, 1),
+        "Bezeichnung": "Größe 0",
+        "EK-Preis": Decimal("1200.50"),
+    }
+    assert not list(german.rglob("warehouse.db"))
+    job = Path("../jobs/v.yaml")
+    job.write_text(re.sub("max_unmatched: [0-9.]+", "max_unmatched: 0.01", job.read_text()))
+    code, _, err = run(*given[:-3], "--out", "other.parquet")
+    assert code != 0 and "max_unmatched" in err and not Path("other.parquet").exists(), err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("format: csv", "format: kafka", "'stream.format' must be csv, json, parquet"),
+        ("Menge BIGINT", "Menge SMALLINT", "'stream.columns' must have types"),
+        ("options: {sep: ;}", "options: {sep: ;, pathGlobFilter: v*}", "no option of how files"),
+    ],
+)
+def test_a_job_that_is_no_join_of_files_is_told_so(run, german, old, new, said):
+    assert run("init", "verkauf.csv", "artikel.csv", "--out", "v.yaml")[0] == 0
+    job = Path("v.yaml")
+    job.write_text((before := job.read_text()).replace(old, new))
+    assert job.read_text() != before
+    code, _, err = run("join", "--config", "v.yaml", "--out", "o.parquet")
+    assert code == 2 and said in err, err
+
+
+PAIR = """name: orders
+left: {format: csv, path: left, id: [id]}
+right: {format: csv, path: right, id: [line]}
+on: {order_no: order}
+fact_table: fact_orders
+"""
+
+
+def test_match_rates_of_two_streams_are_told(run, tmp_path):
+    for side, text in (
+        ("left", "id,order_no\n" + "".join(f"{i},{i % 20 or ''}\n" for i in range(100))),
+        ("right", "line,order\n" + "".join(f"{i},{i % 10 + 1}\n" for i in range(40))),
+    ):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "a.csv").write_text(text)
+    Path("pair.yaml").write_text(PAIR)
+    code, out, _ = run("check", "pair.yaml")
+    assert code == 0
+    assert "note: left: 50.0% of the 100 tuples looked at have a partner among 40" in out
+    assert "note: right: 100.0% of the 40 tuples looked at have a partner among 100" in out
+    (tmp_path / "right" / "a.csv").write_text("line,order\n1,77\n")
+    code, out, _ = run("check", "pair.yaml")
+    assert code == 0 and "warning: left: 0.0% of the 100" in out
+
+
+def test_what_is_not_looked_at_is_told(run, tmp_path):
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "a.csv").write_text("id,order_no\n1,2\n")
+    kafka = "{format: kafka, columns: 'line INT, order BIGINT'}"
+    Path("pair.yaml").write_text(PAIR.replace("{format: csv, path: right, id: [line]}", kafka))
+    code, out, _ = run("check", "pair.yaml")
+    assert code == 0
+    assert "note: right: its tuples are not looked at, as only local files" in out
+    assert "note: job: which tuples have a partner is not looked at" in out
+    (tmp_path / "m.csv").write_text("k,v\n1,x\n")
+    Path("one.yaml").write_text(
+        "name: one\nstream: {format: kafka, columns: 'id BIGINT, k BIGINT', id: [id]}\n"
+        "dimensions: {m: {path: m.csv, on: k}}\nfact_table: fact_one\n"
+    )
+    code, out, _ = run("check", "one.yaml", "--json")
+    found = json.loads(out)
+    assert (code, found["roles"][0]["matched"], found["roles"][0]["rows"]) == (0, None, 1)
+    assert "not looked at" in found["findings"][0]["text"]
 
 
 def test_without_a_terminal_the_files_must_be_given(run, monkeypatch):

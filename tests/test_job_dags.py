@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from loads import SmallJob
+from semistream import workloads
 from semistream.errors import ConfigError, TooManyRows, WarehouseAway
 from semistream.paths import Paths
 from semistream.pipeline import drivers, provision_steps
@@ -108,6 +110,53 @@ def test_a_group_in_a_dag_of_one_s_own_has_the_job_s_settings(home):
     assert load.owner == "shop" and load.on_failure_callback
     with DAG("wrong", schedule=None), pytest.raises(ConfigError, match=r"settings\.memori"):
         SemistreamTaskGroup("small.yaml", settings={"memori": 1})
+
+
+def test_a_connection_holds_for_all_tasks_of_a_group(home, tmp_path_factory, monkeypatch):
+    """Also where its home has no job of that name."""
+    from airflow.sdk import DAG
+
+    from semistream.airflow import SemistreamTaskGroup
+
+    east = tmp_path_factory.mktemp("east")
+    given = {"home": str(east), "warehouse": f"sqlite:///{east / 'east.db'}"}
+    connection = {"conn_type": "semistream", "extra": given | {"spark_master": "local[3]"}}
+    monkeypatch.setenv("AIRFLOW_CONN_EAST", json.dumps(connection))
+    with DAG("nightly", schedule=None) as dag:
+        SemistreamTaskGroup("small", semistream_conn_id="east", prefix_group_id=False)
+    changed, load = dag.get_task("changed").python_callable, dag.get_task("load")
+    assert changed() == ["product"]
+    provision_steps.provision_changed(load.job, "product", "16MB", load.places(), lambda: None)
+    assert changed() == []
+    assert (east / "east.db").exists() and (east / "snapshots").exists()
+    assert not (home / "warehouse.db").exists() and not (home / "snapshots").exists()
+    load.use_connections()
+    assert load._target.master == "local[3]"
+    assert load.env_vars["SEMISTREAM_HOME"] == str(east)
+    assert load.places().checkpoints == east / "checkpoints"
+    assert load_job(load.job, load.places()).stream.path == str(home / "jobs" / "orders")
+    of_task = (dag.get_task("provision").partial_kwargs, vars(load), vars(dag.get_task("verify")))
+    assert {of["semistream_conn_id"] for of in of_task} == {"east"}
+    assert {of["job"] for of in of_task} == {load.job}
+
+
+def test_a_connection_holds_for_the_tasks_of_two_streams(home, tmp_path_factory, monkeypatch):
+    from airflow.sdk import DAG
+
+    from semistream.airflow import SemistreamTaskGroup
+
+    east, prepared = tmp_path_factory.mktemp("east"), []
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_EAST", json.dumps({"conn_type": "semistream", "extra": {"home": str(east)}})
+    )
+    monkeypatch.setattr(
+        workloads, "prepare_target", lambda job, places: prepared.append((job, places.home))
+    )
+    with DAG("nightly", schedule=None) as dag:
+        SemistreamTaskGroup("auctions", semistream_conn_id="east", prefix_group_id=False)
+    dag.get_task("prepare").python_callable()
+    assert prepared == [("auctions", east)]
+    assert dag.get_task("load").places().home == east
 
 
 WRONG = [

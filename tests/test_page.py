@@ -28,7 +28,7 @@ from semistream.job import Job
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.paths import Paths
-from semistream.pipeline import overview, steps, summary
+from semistream.pipeline import drivers, overview, steps, summary
 from semistream.reasons import Reason
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
 from semistream.warehouse import connect, create_all
@@ -49,6 +49,7 @@ from semistream.warehouse.schema import (
 from semistream.warehouse.totals import read_totals
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
+HERE = {"Host": "localhost:8080", "Origin": "http://localhost:8080"}
 JOB = Job.load(
     {
         "name": "sales",
@@ -196,8 +197,31 @@ def load(ledger: Ledger, batch: int, drain: int, rows: int, waiting: int) -> Non
     ledger.commit(commit)
 
 
+class Rights:
+    """An auth manager, and its only user. allowed: the methods and DAGs that the user may use,
+    None: all."""
+
+    allowed: set[tuple[str, str]] | None = None
+
+    def is_authorized_dag(self, *, method, details, user, access_entity=None) -> bool:
+        return self.allowed is None or (method, details.id) in self.allowed
+
+
 @pytest.fixture
-def make_page(tmp_path, monkeypatch, airflow_plugins):
+def rights(monkeypatch, airflow_plugins) -> Rights:
+    from airflow.api_fastapi.core_api import security
+
+    from semistream.airflow import page as semistream_page
+
+    rights = Rights()
+    monkeypatch.setattr(security, "get_auth_manager", lambda: rights)
+    logged_in = {security.get_user: lambda: None}
+    monkeypatch.setattr(semistream_page.app, "dependency_overrides", logged_in)
+    return rights
+
+
+@pytest.fixture
+def make_page(tmp_path, monkeypatch, rights):
     from semistream.airflow import page as semistream_page
 
     def make(url: str) -> Page:
@@ -206,10 +230,6 @@ def make_page(tmp_path, monkeypatch, airflow_plugins):
         monkeypatch.setattr(semistream_page, "overview", semistream_page.Overview())
         return Page(tmp_path / "home", url, semistream_page.app)
 
-    open_to_all = {
-        d.dependency: lambda: None for d in (semistream_page.may_read, semistream_page.may_stop)
-    }
-    monkeypatch.setattr(semistream_page.app, "dependency_overrides", open_to_all)
     return make
 
 
@@ -502,23 +522,22 @@ def test_a_warehouse_that_cannot_be_is_told_without_its_password(
 def test_ended_loads_are_dismissed_until_they_run_again(page):
     page.status("dead")
     alive = page.status("alive")
-    here = {"Host": "localhost:8080", "Origin": "http://localhost:8080"}
 
     def tiles(path: str = "/") -> list[str]:
         return sorted(re.findall('id="tile-(.*?)"', page.get(path).text))
 
     with checkpoint_lock(alive):
         for name in ("dead", "alive"):
-            page.client.post(f"/apps/{name}/dismiss", headers=here)
+            page.client.post(f"/apps/{name}/dismiss", headers=HERE)
         assert tiles() == ["alive", "sales"] and "1 dismissed" in page.get().text
         assert tiles("/?dismissed=true") == ["alive", "dead", "sales"]
         assert "tile-dead" not in page.live() and "tile-dead" in page.live("/live?dismissed=true")
-        page.client.post("/apps/dead/dismiss?again=true", headers=here)
+        page.client.post("/apps/dead/dismiss?again=true", headers=HERE)
         assert tiles() == ["alive", "dead", "sales"]
-        page.client.post("/apps/dead/dismiss", headers=here)
+        page.client.post("/apps/dead/dismiss", headers=HERE)
         StatusFile(page.places.checkpoints / "dead", "dead").update(state="failed", error="gone")
         assert tiles() == ["alive", "dead", "sales"]
-    assert page.client.post("/apps/nothing/dismiss", headers=here).status_code == 404
+    assert page.client.post("/apps/nothing/dismiss", headers=HERE).status_code == 404
     assert page.client.post("/apps/dead/dismiss").status_code == 403
 
 
@@ -551,18 +570,139 @@ def test_a_dimension_has_a_page(page):
     assert missing.status_code == 404 and "They are: m." in missing.text
 
 
-def test_no_route_is_open(page):
-    """Each asks for a permission on the load's DAG; a change, that the page itself asks."""
-    from semistream.airflow import page as semistream_page
-
-    routes = [route for route in page.app.routes if isinstance(route, APIRoute)]
-    assert len(routes) > 10
+def requests(app, name: str, report: str) -> dict[str, str]:
+    """The method of each request, by its path, with a load and a report."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    values = {"{name}": name, "{path:path}": report}
+    found = {}
     for route in routes:
-        asked = {dependency.dependency for dependency in route.dependencies}
-        wanted = {semistream_page.may_read.dependency}
-        if route.methods != {"GET"}:
-            wanted = {semistream_page.may_stop.dependency, semistream_page.same_origin}
-        assert asked == wanted, route.path
+        path = route.path
+        for part, value in values.items():
+            path = path.replace(part, value)
+        (found[path],) = route.methods
+    return found
+
+
+def test_no_route_is_open_to_those_who_are_not_logged_in(page):
+    page.app.dependency_overrides.clear()
+    asked = requests(page.app, "sales", "index.html")
+    assert len(asked) > 10
+    for path, method in asked.items():
+        answer = page.client.request(method, path, headers=HERE)
+        assert answer.status_code == 401, path
+
+
+def test_a_load_is_for_those_who_may_use_its_dag(page, rights, monkeypatch):
+    """Of two loads, one is of a DAG of its own, and one of no DAG; likewise their reports."""
+    monkeypatch.setattr("semistream.airflow.page.STREAM_SECONDS", 0)
+    for name in ("own", "sales"):
+        report = page.places.reports / "validations" / name / "batches" / "now" / "r.html"
+        report.parent.mkdir(parents=True)
+        report.write_text(f"report of {name}")
+        page.status(name)
+    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
+
+    def refused(name: str) -> set[str]:
+        asked = requests(page.app, name, f"validations/{name}/batches/now/r.html")
+        return {
+            path
+            for path, method in asked.items()
+            if page.client.request(method, path, headers=HERE).status_code == 403
+        }
+
+    def tiles() -> list[str]:
+        first, later = page.get().text, page.live()
+        found = [sorted(re.findall('id="tile-(.*?)"', shown)) for shown in (first, later)]
+        assert found[0] == found[1]
+        assert ("Dimensions" in first) == (("GET", "semi_stream_load") in rights.allowed)
+        return found[0]
+
+    posts = {"/apps/own/stop", "/apps/own/dismiss"}
+    rights.allowed = set()
+    everything = requests(page.app, "own", "validations/own/batches/now/r.html").keys()
+    assert tiles() == [] and refused("own") == everything - {"/", "/live"}
+    assert "No load that you may read" in page.get().text
+    rights.allowed = {("GET", "load_own")}
+    assert tiles() == ["own"] and refused("own") == {*posts, "/dimensions/own"}
+    assert len(refused("sales")) == len(everything) - 2
+    assert page.get("/reports/index.html").status_code == 403
+    climbing = "/reports/validations/own/%2e%2e/sales/batches/now/r.html"
+    assert page.get(climbing).status_code == 403
+    rights.allowed.add(("PUT", "load_own"))
+    assert tiles() == ["own"] and refused("own") == {"/dimensions/own"}
+    rights.allowed = {("GET", "semi_stream_load"), ("PUT", "semi_stream_load")}
+    assert tiles() == ["sales"] and refused("sales") == set()
+    assert len(refused("own")) == len(everything) - 3  # a dimension is not a load's
+
+
+def test_dismissed_loads_of_others_are_not_counted(page, rights):
+    page.status("own")
+    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
+    until(lambda: not drivers.is_alive(page.places.checkpoints / "own"), what="it ends")
+    page.client.post("/apps/own/dismiss", headers=HERE)
+    assert "1 dismissed" in page.get().text
+    rights.allowed = {("GET", "semi_stream_load")}
+    assert "dismissed" not in page.get().text
+
+
+def test_tuples_are_joined_again_by_those_who_may_edit_the_load_s_runs(make_page, loader, rights):
+    loader.load(range(1))
+    page = make_page(loader.url)
+    assert 'id="replay"' in page.get("/unmatched/sales").text
+    rights.allowed = {("GET", "semi_stream_load")}
+    assert 'id="replay"' not in page.get("/unmatched/sales").text
+
+
+def test_a_tile_leads_to_the_spark_ui_of_a_driver_that_runs(page):
+    running = page.status("running")
+    StatusFile(running, "running").update(state="running", spark_ui="http://driver:4040")
+    assert "/spark/" not in page.get().text
+    with checkpoint_lock(running):
+        assert 'href="/spark/running"' in page.get().text
+        answer = page.client.get("/spark/running", follow_redirects=False)
+        assert answer.headers["location"] == "http://driver:4040"
+
+
+@pytest.fixture
+def on_files():
+    """The DAGs load_own and load_other as Airflow has them, which files start."""
+    from airflow.models.asset import AssetModel, DagScheduleAssetReference
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.add(DagBundleModel(name="on_files"))
+        session.flush()
+        for job in ("own", "other"):
+            asset = AssetModel(uri=f"semistream://files/{job}", group="on_files")
+            dag = DagModel(
+                dag_id=f"load_{job}",
+                bundle_name="on_files",
+                is_stale=False,
+                is_paused=False,
+                timetable_description="Triggered by assets",
+            )
+            session.add_all([asset, dag])
+            session.flush()
+            session.add(DagScheduleAssetReference(asset_id=asset.id, dag_id=dag.dag_id))
+    yield
+    with create_session() as session:
+        session.execute(delete(DagModel).where(DagModel.bundle_name == "on_files"))
+        session.execute(delete(DagBundleModel).where(DagBundleModel.name == "on_files"))
+        session.execute(delete(AssetModel).where(AssetModel.group == "on_files"))
+
+
+def test_what_waits_for_files_is_told(page, rights, on_files):
+    rights.allowed = {("GET", "load_own")}
+    shown = re.sub("<.*?>", "", page.get().text)
+    assert "load_own waits for files." in shown and "load_other" not in shown
+    page.status("own")
+    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
+    until(lambda: not drivers.is_alive(page.places.checkpoints / "own"), what="it ends")
+    for shown in (page.get().text, page.get("/loads/own").text):
+        assert re.search("<dt>Next run</dt><dd>waits for files<", shown)
+        assert "load_own waits" not in re.sub("<.*?>", "", shown)
 
 
 def test_the_page_is_found_behind_a_proxy_that_gives_airflow_a_path(airflow_plugins):

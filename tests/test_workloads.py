@@ -189,6 +189,46 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
         load_job("nope", places)
 
 
+def test_a_job_has_one_dimension_however_its_file_is_named(tmp_path, monkeypatch):
+    """It is declared beside the job, which is the home; the path climbs."""
+    here, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for directory in (here / "dimensions", here / "sales", elsewhere):
+        directory.mkdir(parents=True)
+    (here / "dimensions" / "product.yaml").write_text("path: product.csv\nbusiness_key: sku\n")
+    (here / "dimensions" / "product.csv").write_text("sku,name\na,Apple\n")
+    (here / "sales.yaml").write_text(
+        "name: sales\nstream: {format: csv, path: sales, columns: 'sku STRING'}\n"
+        "dimensions: {product: {on: sku}}\nfact_table: fact_sales\n"
+    )
+    monkeypatch.chdir(elsewhere)
+    engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
+    for home in (str(here), "../home"):
+        monkeypatch.setenv("SEMISTREAM_HOME", home)
+        for file in ("../home/sales.yaml", str(here / "sales.yaml")):
+            job = load_job(file)
+            assert job.stream.path == str(here / "sales")
+            (joined,) = load_dimensions(file)
+            assert joined.dimension.path == str(here / "dimensions" / "product.csv")
+            dimensions.provision(joined, engine)
+    engine.dispose()
+
+
+def test_a_dimension_inside_a_job_is_provisioned_however_the_job_is_named(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "product.csv").write_text("sku,name\na,Apple\n")
+    (tmp_path / "home" / "sales.yaml").write_text(
+        "name: sales\nstream: {format: csv, path: sales, columns: 'sku STRING'}\n"
+        "master: {name: product, path: product.csv}\non: sku\nfact_table: fact_sales\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
+    for file in (tmp_path / "home" / "sales.yaml", Path("../home/sales.yaml")):
+        (joined,) = load_dimensions(file)
+        assert dimensions.provision(joined, engine).read == 1
+    engine.dispose()
+
+
 def test_the_shipped_jobs_are_part_of_the_package():
     assert {f"{n}.yaml" for n in SHIPPED} == {
         p.name for p in Path(shipped.__file__).parent.glob("*.yaml")

@@ -11,6 +11,13 @@ from pydantic import Field
 from semistream.settings import Settings
 
 
+def one_name(directory: Path) -> Path:
+    """Return a directory's path from the root. One with ``..`` is resolved, so that it has the name
+    that it has elsewhere; any other is not, as a link may lead to another place tomorrow."""
+    found = directory.absolute()
+    return found.resolve() if ".." in found.parts else found
+
+
 class Paths(Settings):
     """The directories and the database of an installation, from SEMISTREAM_HOME, SEMISTREAM_JOBS
     and WAREHOUSE_URL.
@@ -29,7 +36,7 @@ class Paths(Settings):
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Paths:
         """Return the paths that environment variables give, by default those of this process."""
         of = os.environ if environment is None else environment
-        home = Path(of.get("SEMISTREAM_HOME", "var")).absolute()
+        home = one_name(Path(of.get("SEMISTREAM_HOME", "var")))
         given = {
             "warehouse_url": of.get("WAREHOUSE_URL") or f"sqlite:///{home / 'warehouse.db'}",
             "jobs_dir": of.get("SEMISTREAM_JOBS"),
@@ -44,7 +51,7 @@ class Paths(Settings):
     @property
     def jobs(self) -> Path:
         """The directory of jobs. Its YAML files with a schedule become DAGs."""
-        return (self.jobs_dir or self.home / "jobs").absolute()
+        return one_name(self.jobs_dir or self.home / "jobs")
 
     @property
     def dag_files(self) -> Path:

@@ -58,6 +58,12 @@ class Settings(BaseModel):
             raise _config_error(cls, e) from None
 
     @classmethod
+    def read_config(cls, path: str | Path) -> dict[str, Any]:
+        """Return the settings, by name, that a configuration file of a command gives. Raises
+        ConfigError when it cannot be read."""
+        return read_yaml(path)
+
+    @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
         """Read settings from a YAML file. Raises ConfigError when the file is missing or wrong."""
         return cls.load(read_yaml(path))

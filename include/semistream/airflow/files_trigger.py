@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from semistream.data_files import Unreadable, list_files
 
+FILES = "semistream://files"  # before the job, in the URI of the asset of its files
 POLL = 5.0  # s
 FIRST = 10  # names in an event
 

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, AssetAll, AssetAny, AssetWatcher, CronTriggerTimetable
 
 from semistream import workloads
-from semistream.airflow.files_trigger import FilesTrigger
+from semistream.airflow.files_trigger import FILES, FilesTrigger
 from semistream.airflow.forms import job_form
 from semistream.airflow.notifying import deadline_alert
 from semistream.airflow.operators import table_asset
@@ -126,5 +126,5 @@ def arrivals(job: AnyJob, number: int) -> Asset:
     watched = FilesTrigger(
         stream.path, stream.format, stream.options, float(job.settings.get("min_age", 0))
     )
-    uri = f"semistream://files/{job.name}" + ("" if isinstance(job, Job) else f"/{side}")
+    uri = f"{FILES}/{job.name}" + ("" if isinstance(job, Job) else f"/{side}")
     return Asset(uri, watchers=[AssetWatcher(f"files of {job.name} {side}", trigger=watched)])

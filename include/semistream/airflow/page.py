@@ -4,18 +4,21 @@ dimension, the reports, and buttons that stop a load by draining, or start it ag
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.models.asset import AssetModel, DagScheduleAssetReference
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -33,6 +36,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.middleware.base import RequestResponseEndpoint
 
+from semistream.airflow.files_trigger import FILES
 from semistream.airflow.links import airflow_url
 from semistream.airflow.operators import places
 from semistream.errors import ConfigError, SemistreamError
@@ -43,7 +47,7 @@ from semistream.pipeline.dismissed import dismiss
 from semistream.pipeline.drivers import Launch
 from semistream.pipeline.load_page import commit_name, load_page, series
 from semistream.pipeline.overview import Overview
-from semistream.pipeline.tiles import Tile, in_lag
+from semistream.pipeline.tiles import in_lag
 from semistream.positions import Position
 from semistream.streaming.status import read_status, request_stop
 
@@ -63,8 +67,6 @@ REPORT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action "
     "'none'; base-uri 'none'; frame-ancestors 'self'"
 )
-may_read = Depends(requires_access_dag("GET", param_dag_id=LOAD))
-may_stop = Depends(requires_access_dag("PUT", DagAccessEntity.RUN, param_dag_id=LOAD))
 
 here = Path(__file__).parent
 templates = Environment(loader=FileSystemLoader(here / "templates"), autoescape=True)
@@ -76,11 +78,81 @@ templates.filters |= {"in_seconds": in_seconds, "in_lag": in_lag, "commit_name":
 
 class NextRun(NamedTuple):
     """The next run of a DAG. at: its time, None if unknown; schedule: the DAG's schedule in
-    words."""
+    words; on_files: whether arriving files start it."""
 
     paused: bool
     at: datetime | None
     schedule: str
+    on_files: bool
+
+
+# ---- who may do what
+
+
+def dag_of(launch: Launch | None) -> str:
+    """Return the DAG whose permissions a load has: that of the task which launched its driver last,
+    or ``semi_stream_load`` if no task did."""
+    return run_of(launch)[0] or LOAD
+
+
+def _dag_of_app(app: str) -> str:
+    """Return the DAG whose permissions a load has that is given by its name."""
+    try:
+        return dag_of(drivers.last_launch(places().checkpoints / app))
+    except OSError:  # no load can have that name
+        return LOAD
+
+
+def _is_allowed(
+    request: Request,
+    user: Any,
+    dag: str,
+    method: str = "GET",
+    entity: DagAccessEntity | None = None,
+) -> bool:
+    """Return whether Airflow lets a user do something with a DAG."""
+    try:
+        requires_access_dag(method, entity, param_dag_id=dag)(request, user)
+    except HTTPException:
+        return False
+    return True
+
+
+def reads(request: Request, user: GetUserDep) -> Callable[[str], bool]:
+    """Return a function that tells whether the user may read a DAG. It remembers what it has told,
+    as a stream of events asks again and again."""
+    return functools.cache(functools.partial(_is_allowed, request, user))
+
+
+def read_load(name: str, request: Request, user: GetUserDep) -> None:
+    """Refuse a user who may not read the load's DAG."""
+    requires_access_dag("GET", param_dag_id=_dag_of_app(name))(request, user)
+
+
+def edit_load(name: str, request: Request, user: GetUserDep) -> None:
+    """Refuse a user who may not edit the runs of the load's DAG."""
+    requires_access_dag("PUT", DagAccessEntity.RUN, _dag_of_app(name))(request, user)
+
+
+def read_report(path: str, request: Request, user: GetUserDep) -> None:
+    """Refuse a user who may not read the DAG of the load that a report is of."""
+    from semistream.quality.checkpoint import suite_of  # the page itself reads no data
+
+    reports = places().reports.resolve()
+    file = _report_file(path, reports)
+    app = suite_of(file.relative_to(reports)) if file else ""
+    requires_access_dag("GET", param_dag_id=_dag_of_app(app) if app else LOAD)(request, user)
+
+
+def read_all(request: Request, user: GetUserDep) -> None:
+    """Refuse a user who may not read ``semi_stream_load``: what is of no load is that DAG's."""
+    requires_access_dag("GET", param_dag_id=LOAD)(request, user)
+
+
+Reads = Annotated[Callable[[str], bool], Depends(reads)]
+
+
+# ---- requests
 
 
 @app.middleware("http")
@@ -112,19 +184,22 @@ def same_origin(request: Request) -> None:
         )
 
 
-@app.get("/", dependencies=[may_read], response_class=HTMLResponse)
-def show(request: Request, dismissed: bool = False) -> str:
-    """Return the overview page. dismissed: whether to include the loads that were dismissed."""
-    return _render("overview_page.html", request, **_overview(dismissed))
+@app.get("/", response_class=HTMLResponse)
+def show(request: Request, may_read: Reads, dismissed: bool = False) -> str:
+    """Return the overview page, with the loads that the user may read. dismissed: whether to
+    include the loads that were dismissed."""
+    return _render("overview_page.html", request, **_overview(may_read, dismissed))
 
 
-@app.get("/live", dependencies=[may_read])
-def live(request: Request, dismissed: bool = False) -> StreamingResponse:
+@app.get("/live")
+def live(request: Request, may_read: Reads, dismissed: bool = False) -> StreamingResponse:
     """Send the overview's changing part whenever it has changed."""
-    return _events(lambda: _render("overview.html", request, **_overview(dismissed, fresh=False)))
+    return _events(
+        lambda: _render("overview.html", request, **_overview(may_read, dismissed, fresh=False))
+    )
 
 
-@app.get("/loads/{name}", dependencies=[may_read], response_class=HTMLResponse)
+@app.get("/loads/{name}", dependencies=[Depends(read_load)], response_class=HTMLResponse)
 def show_load(name: str, request: Request, before: str = "") -> str:
     """Return the page of a load. before: the position before which its ledger is shown."""
     return _render(
@@ -132,25 +207,25 @@ def show_load(name: str, request: Request, before: str = "") -> str:
     )
 
 
-@app.get("/loads/{name}/live", dependencies=[may_read])
+@app.get("/loads/{name}/live", dependencies=[Depends(read_load)])
 def live_load(name: str, request: Request) -> StreamingResponse:
     """Send a load's tile whenever it has changed."""
     return _events(lambda: _render("load_tile.html", request, **_tile(name, fresh=False)))
 
 
-@app.get("/loads/{name}/details", dependencies=[may_read], response_class=HTMLResponse)
+@app.get("/loads/{name}/details", dependencies=[Depends(read_load)], response_class=HTMLResponse)
 def show_details(name: str, request: Request, before: str = "") -> str:
     """Return the part of a load's page that changes with its commits."""
     return _render("load_details.html", request, app=name, **_details(name, before))
 
 
-@app.get("/loads/{name}/series", dependencies=[may_read])
+@app.get("/loads/{name}/series", dependencies=[Depends(read_load)])
 def show_series(name: str, before: str = "") -> JSONResponse:
     """Return the numbers of a load's charts."""
     return JSONResponse(_found(lambda: series(name, places(), _position(before))))
 
 
-@app.get("/dimensions/{name}", dependencies=[may_read], response_class=HTMLResponse)
+@app.get("/dimensions/{name}", dependencies=[Depends(read_all)], response_class=HTMLResponse)
 def show_dimension(name: str, request: Request) -> str:
     """Return the page of a dimension."""
     return _render(
@@ -158,7 +233,7 @@ def show_dimension(name: str, request: Request) -> str:
     )
 
 
-@app.post("/apps/{name}/stop", dependencies=[may_stop, Depends(same_origin)])
+@app.post("/apps/{name}/stop", dependencies=[Depends(edit_load), Depends(same_origin)])
 def stop(name: str, request: Request) -> RedirectResponse:
     checkpoints = places().checkpoints
     if name not in drivers.app_names(checkpoints):
@@ -167,7 +242,7 @@ def stop(name: str, request: Request) -> RedirectResponse:
     return RedirectResponse(_root(request) + "/", status_code=303)
 
 
-@app.post("/apps/{name}/dismiss", dependencies=[may_stop, Depends(same_origin)])
+@app.post("/apps/{name}/dismiss", dependencies=[Depends(edit_load), Depends(same_origin)])
 def dismiss_app(name: str, request: Request, *, again: bool = False) -> RedirectResponse:
     """Dismiss a load that has ended. again: whether to show it again instead."""
     tile = _tile(name)["tile"]
@@ -175,7 +250,7 @@ def dismiss_app(name: str, request: Request, *, again: bool = False) -> Redirect
     return RedirectResponse(_root(request) + "/", status_code=303)
 
 
-@app.get("/spark/{name}", dependencies=[may_read])
+@app.get("/spark/{name}", dependencies=[Depends(read_load)])
 def show_spark(name: str) -> RedirectResponse:
     """Redirect to the UI of an app's driver."""
     checkpoint = places().checkpoints / name
@@ -185,47 +260,76 @@ def show_spark(name: str) -> RedirectResponse:
     return RedirectResponse(status.spark_ui)
 
 
-@app.get("/unmatched/{name}", dependencies=[may_read], response_class=HTMLResponse)
-def show_unmatched(name: str, request: Request) -> str:
-    """Return a page with an app's unmatched tuples by reason, role and key."""
+@app.get("/unmatched/{name}", dependencies=[Depends(read_load)], response_class=HTMLResponse)
+def show_unmatched(name: str, request: Request, user: GetUserDep) -> str:
+    """Return a page with an app's unmatched tuples by reason, role and key, and with the button
+    that joins them again for those who may edit the load's runs."""
     # imported only here: it reads files and master data, which the page itself does not
     from semistream.pipeline.unmatched import list_unmatched
 
     listed = _found(lambda: list_unmatched(name, places(), limit=KEYS))
-    return _render("unmatched.html", request, name=name, listed=listed, replay=REPLAY)
+    may_edit = _is_allowed(request, user, _dag_of_app(name), "PUT", DagAccessEntity.RUN)
+    return _render(
+        "unmatched.html", request, name=name, listed=listed, replay=REPLAY, may_edit=may_edit
+    )
 
 
-@app.get("/report/{path:path}", dependencies=[may_read], response_class=HTMLResponse)
+@app.get("/report/{path:path}", dependencies=[Depends(read_report)], response_class=HTMLResponse)
 def show_report(path: str, request: Request) -> str:
     """Return a page with a report and a link back. The link is necessary because Airflow shows the
     page in a frame that cannot open another window."""
     return templates.get_template("report.html").render(path=path, root=_root(request))
 
 
-@app.get("/reports/{path:path}", dependencies=[may_read])
+@app.get("/reports/{path:path}", dependencies=[Depends(read_report)])
 def report(path: str) -> FileResponse:
     """Return a file of the Data Docs."""
-    reports = places().reports.resolve()
-    try:
-        file = (reports / path).resolve()
-        found = file.is_relative_to(reports) and file.is_file()
-    except (OSError, ValueError):  # not a possible file name
-        found = False
-    if not found:
+    if (file := _report_file(path, places().reports.resolve())) is None:
         raise HTTPException(404, "There is no such report")
     return FileResponse(file, headers={"Content-Security-Policy": REPORT})
 
 
-def _overview(dismissed: bool, *, fresh: bool = True) -> dict[str, Any]:
-    shown = overview.show(places(), dismissed=dismissed, fresh=fresh)
-    return {"overview": shown, "next_runs": _next_runs(shown.tiles)}
+def _report_file(path: str, reports: Path) -> Path | None:
+    """Return a file below the directory of reports, None if it is not there."""
+    try:
+        file = (reports / path).resolve()
+        return file if file.is_relative_to(reports) and file.is_file() else None
+    except (OSError, ValueError):  # not a possible file name
+        return None
+
+
+def _overview(
+    may_read: Callable[[str], bool], dismissed: bool, *, fresh: bool = True
+) -> dict[str, Any]:
+    """Return what the overview shows to a user. may_read: whether the user may read a DAG."""
+    shown = overview.show(
+        places(),
+        dismissed=dismissed,
+        fresh=fresh,
+        may_see=lambda tile: may_read(dag_of(tile.launch)),
+    )
+    own = {dag_of(tile.launch) for tile in shown.tiles}
+    next_runs, may_read_all = _next_runs(own), may_read(LOAD)
+    if not (shown.tiles or may_read_all):
+        shown = replace(shown, error="")
+    awaited = {
+        dag: run
+        for dag, run in sorted(next_runs.items())
+        if run.on_files and dag not in own and may_read(dag)
+    }
+    return {
+        "overview": shown,
+        "next_runs": next_runs,
+        "awaited": awaited,
+        "may_read_all": may_read_all,
+    }
 
 
 def _tile(name: str, *, fresh: bool = True) -> dict[str, Any]:
     shown = overview.show(places(), dismissed=True, fresh=fresh)
     if (tile := shown.tile(name)) is None:
         raise HTTPException(404, shown.error or f"There is no load {name!r}")
-    return {"overview": shown, "tile": tile, "next_runs": _next_runs([tile])}
+    return {"overview": shown, "tile": tile, "next_runs": _next_runs([dag_of(tile.launch)])}
 
 
 def _details(name: str, before: str) -> dict[str, Any]:
@@ -290,25 +394,31 @@ def _server_stops() -> bool:
     return bool(getattr(server, "should_exit", False))
 
 
-def _next_runs(tiles: Iterable[Tile]) -> dict[str, NextRun]:
-    """Return, by app, the next run of the DAG that ran the app, if Airflow knows it."""
-    dags = {tile.app: dag for tile in tiles if (dag := run_of(tile.launch)[0])}
-    if not dags:
-        return {}
+def _next_runs(dags: Collection[str]) -> dict[str, NextRun]:
+    """Return, by DAG, the next run of these DAGs and of all that arriving files start, if Airflow
+    knows it."""
+    reference = DagScheduleAssetReference
     try:
         with create_session() as session:
+            on_files = set(
+                session.scalars(
+                    select(reference.dag_id)
+                    .join(AssetModel, AssetModel.id == reference.asset_id)
+                    .join(DagModel, DagModel.dag_id == reference.dag_id)
+                    .where(AssetModel.uri.startswith(f"{FILES}/"), ~DagModel.is_stale)
+                )
+            )
             rows = session.execute(
                 select(
                     DagModel.dag_id,
                     DagModel.is_paused,
                     DagModel.next_dagrun_create_after,
                     DagModel.timetable_description,
-                ).where(DagModel.dag_id.in_(set(dags.values())))
+                ).where(DagModel.dag_id.in_({*dags, *on_files}))
             ).all()
     except SQLAlchemyError:  # the page is useful without the next runs
         return {}
-    known = {row.dag_id: NextRun(bool(row[1]), row[2], row[3] or "") for row in rows}
-    return {app: known[dag] for app, dag in dags.items() if dag in known}
+    return {row[0]: NextRun(bool(row[1]), row[2], row[3] or "", row[0] in on_files) for row in rows}
 
 
 def run_of(launch: Launch | None) -> tuple[str, str]:

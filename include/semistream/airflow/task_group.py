@@ -25,6 +25,7 @@ from semistream.errors import ConfigError
 from semistream.job import AnyJob, Job
 from semistream.paths import Paths
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
+from semistream.workloads.jobs import SHIPPED, job_file
 
 
 class SemistreamTaskGroup(TaskGroup):
@@ -122,9 +123,10 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
 
 
 def find_job(job: str | Path) -> str:
-    """Return the path of a job's file. A relative path may be below the directory of jobs."""
-    below = Paths.from_environment().jobs / job
-    return str(below if not Path(job).exists() and below.exists() else job)
+    """Return the name of a job for all of its tasks, whose connection may give another home: the
+    name of a shipped job, or the path of the file that is found here."""
+    name = str(job)
+    return name if name in SHIPPED else str(job_file(job, Paths.from_environment()).absolute())
 
 
 def checked_settings(job: AnyJob, file: str, given: dict[str, Any]) -> dict[str, Any]:

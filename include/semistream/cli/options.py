@@ -69,11 +69,10 @@ def read_settings(command: Command, arguments: argparse.Namespace) -> Settings:
     """Return the settings of the command line and of its configuration file. Raises ConfigError for
     settings that are missing or wrong."""
     from semistream.errors import ConfigError
-    from semistream.settings import read_yaml
 
     kind = _settings_of(command)
     given = {k: v for k, v in vars(arguments).items() if k in kind.model_fields}
-    values = (read_yaml(arguments.config) if arguments.config else {}) | given
+    values = (kind.read_config(arguments.config) if arguments.config else {}) | given
     missing = [n for n, f in kind.model_fields.items() if f.is_required() and n not in values]
     if missing:
         raise ConfigError(

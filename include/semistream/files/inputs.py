@@ -220,6 +220,7 @@ def _open(
         kind=settings.stream_format or "",
         types=settings.types,
         formats=of_stream,
+        options=getattr(settings, "stream_options", None),
         **csv,
     )
     opened, notes = [], list[str]()

@@ -46,7 +46,7 @@ def open_source(
 
     side: the input's name in errors; kind: csv, json or parquet, by default according to the file's
     name; types: types, or names of types, by column, which replace inferred ones; formats: by
-    column; options: the options of a dimension's files, which replace null_values and delimiter.
+    column; options: the options of the files, which replace null_values and delimiter.
     Raises ConfigError for a file that cannot be read in this way.
     """
     reading = Reading(tuple(null_values), delimiter, formats=formats or {})
@@ -86,14 +86,14 @@ def open_source(
 
 
 def check_options(place: str, options: Mapping[str, str]) -> None:
-    """Check the options of a dimension's files. place: the name of the options in errors. Raises
-    ConfigError for an unknown option."""
+    """Check the options of files. place: the name of the options in errors. Raises ConfigError for
+    an unknown option."""
     for name, value in options.items():
         if name.lower() not in OPTIONS:
             near = get_close_matches(name.lower(), OPTIONS, 1)
             raise ConfigError(
                 f"{place}.{name}",
-                "is no option of a dimension's files",
+                "is no option of how files are written",
                 value,
                 "".join(f"Did you mean {n}? " for n in near) + f"Known are: {', '.join(OPTIONS)}.",
             )

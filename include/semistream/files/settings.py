@@ -104,6 +104,11 @@ class JoinFiles(JoinSettings):
         max_length=1,
         description="Character between the cells of CSV files; default: a comma, or a tab in .tsv",
     )
+    stream_options: Pairs = Field(
+        {},
+        description="How the stream's CSV or JSON files are written, NAME=VALUE, in the place of "
+        "--delimiter and --null-values: sep, quote, escape, encoding, nullValue",
+    )
     formats: Formats = Field({}, description=FORMATS)
     master_formats: Formats = Field({}, description="How master columns are written, likewise")
     max_unmatched: float | None = Field(
@@ -114,6 +119,17 @@ class JoinFiles(JoinSettings):
         "the command fails and writes no output; default: any, of which the summary warns",
     )
     allow_empty: bool = Field(False, description=ALLOW_EMPTY)
+
+    @classmethod
+    def read_config(cls, path: str | Path) -> dict[str, Any]:
+        """Return the settings that a configuration file gives: by name, or as a job, whose files
+        are joined then."""
+        values = super().read_config(path)
+        if not isinstance(values.get("stream"), dict):
+            return values
+        from semistream.files.of_job import join_of_job
+
+        return join_of_job(path)
 
     @model_validator(mode="before")
     @classmethod

@@ -25,7 +25,7 @@ from semistream.files.column_facts import ColumnFacts, column_facts
 from semistream.files.detection import sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.files.source import Rejected
-from semistream.job import AnyJob, Job, Role, StreamSpec, StreamStreamJob
+from semistream.job import SIDES, AnyJob, Job, Role, StreamSpec, StreamStreamJob
 from semistream.keys import master_keys, resolve_keys
 from semistream.master.publish import current_manifest, publish_snapshot
 from semistream.master.published import snapshot_root
@@ -86,8 +86,8 @@ class RoleFacts:
 
     rows: rows that were read, which are all rows if whole; rejected: read rows that cannot be
     stored; duplicates: read rows with the business key of an earlier one; matched, null_keys:
-    shares of the sampled tuples; unmatched: the most frequent keys without a row; declaration: the
-    setting ``formats`` with which more keys would match.
+    shares of the sampled tuples, None if there are none; unmatched: the most frequent keys without
+    a row; declaration: the setting ``formats`` with which more keys would match.
     """
 
     role: str
@@ -98,8 +98,8 @@ class RoleFacts:
     whole: bool = True
     rejected: int = 0
     duplicates: int = 0
-    matched: float = 0.0
-    null_keys: float = 0.0
+    matched: float | None = None
+    null_keys: float | None = None
     unmatched: tuple[str, ...] = ()
     near_misses: str = ""
     declaration: str = ""
@@ -200,10 +200,31 @@ class _Check:
     # ---- streams
 
     def _two_streams(self, job: StreamStreamJob, left: pa.Schema, right: pa.Schema) -> None:
+        """Check the join columns, and say which shares of the samples have a partner."""
+        on, sides = list(job.on.items()), ("left stream", "right stream")
         try:
-            resolve_keys(left, right, list(job.on.items()), sides=("left stream", "right stream"))
+            resolve_keys(left, right, on, sides=sides)
         except ConfigError as e:
             self.found.add("error", "job", str(e))
+            return
+        if len(self.samples) < len(sides) or not all(s.num_rows for s in self.samples):
+            self.found.add(
+                "note",
+                "job",
+                "which tuples have a partner is not looked at: that takes rows of both streams",
+            )
+            return
+        rows = self.samples
+        keys = resolve_keys(rows[0].schema, rows[1].schema, on, sides=sides)
+        found = keys.stream_codes(rows[0]), keys.master_codes(rows[1])
+        for side, (codes, valid), (others, there) in zip(SIDES, found, found[::-1], strict=True):
+            share = float((valid & np.isin(codes, others[there])).mean())
+            self.found.add(
+                "note" if share else "warning",
+                side,
+                f"{share:.1%} of the {len(codes):,} tuples looked at have a partner among "
+                f"{len(others):,} of the other stream",
+            )
 
     def _stream(self, name: str, spec: StreamSpec) -> None:
         """Read some rows of a stream, and describe them."""
@@ -218,7 +239,10 @@ class _Check:
         if spec.format not in ENDINGS or not is_local(spec):
             self.found.streams.append(StreamFacts(name, spec.format, spec.path))
             self.found.add(
-                "note", name, f"a source of format {spec.format} is not looked into here"
+                "note",
+                name,
+                f"its tuples are not looked at, as only local files of {', '.join(ENDINGS)} are: "
+                "their types, ids and match rates are seen when they are loaded",
             )
             return
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -91,12 +91,20 @@ class Overview:
         self._read = Reading()  # the newest
         self._ready = ""  # URL of the warehouse whose tables are known to be there
 
-    def show(self, places: Paths, *, dismissed: bool = False, fresh: bool = True) -> Shown:
+    def show(
+        self,
+        places: Paths,
+        *,
+        dismissed: bool = False,
+        fresh: bool = True,
+        may_see: Callable[[Tile], bool] = lambda _: True,
+    ) -> Shown:
         """Return the content of the page. dismissed: whether to include the dismissed apps; fresh:
-        whether to read the warehouse again even if the newest reading is very recent."""
+        whether to read the warehouse again even if the newest reading is very recent; may_see: a
+        function that returns whether the user may see a tile."""
         error, read = self._look(places, fresh)
         now, hidden = datetime.now(UTC).replace(tzinfo=None), read_dismissed(places.checkpoints)
-        tiles = [
+        every = [
             tile_of(
                 app,
                 places.checkpoints / app,
@@ -108,6 +116,7 @@ class Overview:
             )
             for app in sorted({*drivers.app_names(places.checkpoints), *read.totals})
         ]
+        tiles = [t for t in every if may_see(t)]
         gone = {t.app for t in tiles if not t.alive and t.at and hidden.get(t.app) == t.at}
         shown = [t for t in tiles if dismissed or t.app not in gone]
         return Shown(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
@@ -129,6 +129,13 @@ def run_checkpoint(
             f"of great_expectations."
         )
     return bool(result.success), [read_result(r) for r in result.results], page
+
+
+def suite_of(path: PurePath) -> str:
+    """Return the suite of which a file is a report or a result; "" for any other file. path: below
+    the directory of reports."""
+    kind, *rest = path.parts or ("",)
+    return ".".join(rest[:-3]) if kind in (PAGES, RESULTS) else ""
 
 
 def discard(page: Path, reports: Path) -> None:

@@ -23,7 +23,7 @@ from semistream.job import (
     with_roles,
 )
 from semistream.master.published import same_key, snapshot_roots
-from semistream.paths import Paths
+from semistream.paths import Paths, one_name
 from semistream.settings import read_yaml
 
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
@@ -67,7 +67,7 @@ def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> Str
 def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     """Load a job of one stream or of two streams, in the same way as ``load_job``."""
     places = places or Paths.from_environment()
-    path = _path(name, places)
+    path = job_file(name, places)
     if not path.exists():
         named = ", ".join((*SHIPPED, *sorted(p.stem for p in places.jobs.glob("*.yaml"))))
         raise ConfigError(
@@ -76,7 +76,7 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
             str(name),
             "`semistream init` writes one from your files; see docs/how-to/own-job.md.",
         )
-    bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
+    bases = [places.data] if str(name) in SHIPPED else [places.data, one_name(path.parent)]
     values = with_roles(given := read_yaml(path))
     if isinstance(roles := values.get("dimensions"), dict):
         inside = _declared_inside(roles)
@@ -112,13 +112,14 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     return job.model_copy(update={"stream": _located(job.stream, bases)})
 
 
-def _path(name: str | Path, places: Paths) -> Path:
+def job_file(name: str | Path, places: Paths) -> Path:
     """Return the YAML file of a job. The name is that of a shipped job, a path, or a name among the
-    installation's jobs."""
+    installation's jobs, with or without .yaml."""
     if str(name) in SHIPPED:
         return Path(__file__).with_name(f"{name}.yaml")
-    named = places.jobs / f"{name}.yaml"
-    return named if not Path(name).is_file() and named.exists() else Path(name)
+    named = (places.jobs / f"{name}.yaml", places.jobs / name)
+    found = (path for path in (Path(name), *named) if path.is_file())
+    return next(found, Path(name))
 
 
 def load_dimensions(target: str | Path, places: Paths | None = None) -> list[JoinedDimension]:
@@ -130,7 +131,7 @@ def load_dimensions(target: str | Path, places: Paths | None = None) -> list[Joi
     roles: dict[str, list[Role]] = {}
     for role in load_job(target, places).roles:
         roles.setdefault(role.dimension.name, []).append(role)
-    job = _path(target, places)
+    job = job_file(target, places)
     return [
         _joined(
             same[0].dimension,
@@ -185,7 +186,8 @@ def _joined(dimension: Dimension, roles: list[Role], file: Path, places: Paths) 
     for key in (*(role.key for role in roles), *snapshot_roots(places.snapshots, dimension.name)):
         if not any(same_key(key, other) for other in keys):
             keys.append(key)
-    return JoinedDimension(dimension, tuple(roles), tuple(keys), file.absolute())
+    declared_in = one_name(file.parent) / file.name
+    return JoinedDimension(dimension, tuple(roles), tuple(keys), declared_in)
 
 
 def _declared_inside(roles: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -242,7 +244,7 @@ def _places(name: str, job: Path, places: Paths) -> list[Path]:
     return list(
         dict.fromkeys(
             directory / f"{name}.yaml"
-            for directory in (job.absolute().parent / "dimensions", places.dimensions.absolute())
+            for directory in (one_name(job.parent) / "dimensions", one_name(places.dimensions))
         )
     )
 
@@ -275,7 +277,7 @@ def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
             None,
             "Name the columns that identify a row.",
         )
-    bases = [places.data, file.absolute().parent]
+    bases = [places.data, one_name(file.parent)]
     return dimension.model_copy(update={"path": _below(dimension.path, bases)})
 
 

@@ -51,7 +51,7 @@ def _print(found: JobCheck) -> None:
                 *(role.role, role.dimension, role.source, pair_words(role.on)),
                 f"{'' if role.whole else 'first '}{role.rows:,}",
                 *(f"{n:,}" for n in (role.rejected, role.duplicates)),
-                *(f"{share:.1%}" for share in (role.matched, role.null_keys)),
+                *("–" if n is None else f"{n:.1%}" for n in (role.matched, role.null_keys)),
             )
         console.print_table(screen, table)
         print()
