@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +103,12 @@ class AirflowServer:
 
     def state(self, dag: str, run: str) -> str:
         return self.call(f"/api/v2/dags/{dag}/dagRuns/{run}")["state"]
+
+    def knows(self, dag: str) -> bool:
+        try:
+            return bool(self.call(f"/api/v2/dags/{dag}"))
+        except urllib.error.HTTPError:
+            return False
 
     def runs(self, dag: str) -> list[str]:
         """The states of a DAG's runs, but for those that its timetable began."""

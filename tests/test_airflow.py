@@ -23,7 +23,7 @@ from browser import find, forbidden, unfold
 from loads import SmallJob
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
-from semistream.streaming.status import read_status
+from semistream.streaming.status import read_status, request_stop
 from semistream.tuning.settings import TuneSettings
 
 pytestmark = pytest.mark.timeout(600)
@@ -243,6 +243,33 @@ def test_driver_outlives_airflow_and_drains_when_the_page_s_button_is_pressed(
     assert read_status(checkpoint).waiting == 0
     endless.check()
     browser_in.switch_to.default_content()
+
+
+def test_a_job_is_loaded_on_its_schedule_and_a_run_that_meets_its_load_is_skipped(airflow_server):
+    server, dag = airflow_server, "load_small"
+    job = SmallJob(server.home / "jobs")
+    job.add(1000)
+    more = "schedule: '* * * * *'\nsettings: {app: scheduled, trigger: 500 milliseconds}\n"
+    job.file.write_text(job.file.read_text() + more)
+    wait_until(lambda: server.knows(dag), "the bundle of jobs has been read")
+    server.call(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
+
+    def runs() -> list[dict[str, str]]:
+        """Return the states of the tasks of each scheduled run, the oldest first."""
+        found = server.call(f"/api/v2/dags/{dag}/dagRuns?order_by=run_after")["dag_runs"]
+        return [server.tasks(dag, run["dag_run_id"]) for run in found]
+
+    wait_until(lambda: any(t.get("load") == "skipped" for t in runs()), "a second run", 400)
+    first, second = runs()[:2]
+    assert first["provision"] == "success" and first["load"] == "deferred"
+    assert (second["load"], second["verify"]) == ("skipped", "skipped")
+    checkpoint = server.home / "checkpoints" / "scheduled"
+    request_stop(checkpoint)
+    wait_until(lambda: runs()[0].get("verify") == "success", "loaded and proven", 300)
+    server.call(f"/api/v2/dags/{dag}", {"is_paused": True}, "PATCH")
+    request_stop(checkpoint)  # the load of the next minute's run
+    wait_until(lambda: not drivers.is_alive(checkpoint), "no load runs any more")
+    assert read_status(checkpoint).rows_read == 1000
 
 
 def open_form(browser, server, dag: str):

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +62,18 @@ def start(tmp_path):
 def running(checkpoint: Path) -> bool:
     status = read_status(checkpoint)
     return status is not None and status.state == "running" and drivers.is_locked(checkpoint)
+
+
+def test_of_several_runs_at_once_one_launches_a_driver(start, tmp_path):
+    def run(owner: str) -> bool:
+        with drivers.launching(tmp_path):
+            if drivers.is_alive(tmp_path):
+                return False
+            start(owner=owner)
+            return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(run, "abcd")) == 1
 
 
 def follow(checkpoint: Path) -> dict:

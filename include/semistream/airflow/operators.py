@@ -290,21 +290,22 @@ class LoadOperator(SparkAppOperator):
         self.checkpoint = checkpoint = settings.directory(self.places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
-        if drivers.is_alive(checkpoint):
-            by_asset = context["dag_run"].run_type == "asset_triggered"
-            self.reattach(checkpoint, owner, skip=by_asset or self.if_running == "skip")
-        elif self.is_idle(settings):
-            self.log.info("%s has nothing to do: Spark is not started", self.job)
-            return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
-        else:
-            self.application_args = settings.to_arguments()
-            launched = drivers.launch(self.command(), checkpoint, owner, self.env_vars)
-            self.log.info(
-                "Started the driver of %s, process %d; its output is %s/driver.log",
-                self.job,
-                launched.pid,
-                checkpoint,
-            )
+        with drivers.launching(checkpoint):
+            if drivers.is_alive(checkpoint):
+                by_asset = context["dag_run"].run_type == "asset_triggered"
+                self.reattach(checkpoint, owner, skip=by_asset or self.if_running == "skip")
+            elif self.is_idle(settings):
+                self.log.info("%s has nothing to do: Spark is not started", self.job)
+                return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
+            else:
+                self.application_args = settings.to_arguments()
+                launched = drivers.launch(self.command(), checkpoint, owner, self.env_vars)
+                self.log.info(
+                    "Started the driver of %s, process %d; its output is %s/driver.log",
+                    self.job,
+                    launched.pid,
+                    checkpoint,
+                )
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
     def values(self, context: Any) -> dict[str, Any]:

@@ -82,8 +82,7 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
     """Create the tasks of a job. given: the load's settings; None takes those of the DAG's form."""
     common: dict[str, Any] = {"task_id": "load", "job": file, "given": given, "if_running": "skip"}
     common |= {"semistream_conn_id": connection}
-    # a second run must see that the first one's load is running
-    common |= {"max_active_tis_per_dag": 1, "trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+    common |= {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
     verify = VerifyOperator(
         task_id="verify",
         job=file,

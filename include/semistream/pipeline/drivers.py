@@ -13,7 +13,8 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -46,6 +47,16 @@ LAUNCH = TypeAdapter(Launch)
 def app_names(checkpoints: Path) -> list[str]:
     """Return the names of all apps that have ever run."""
     return sorted(path.parent.name for path in checkpoints.glob("[!.]*/status.json"))
+
+
+@contextmanager
+def launching(checkpoint: Path) -> Iterator[None]:
+    """Wait for the right to launch a driver on the checkpoint, and hold it, so that the second of
+    two runs at the same time sees the driver of the first."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with open(checkpoint / "launch.lock", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def launch(

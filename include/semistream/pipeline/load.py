@@ -58,16 +58,17 @@ def _run(
     """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails,
     ConfigError if it refuses a setting."""
     checkpoint = settings.directory(places)
-    if drivers.is_alive(checkpoint):
-        raise ConfigError(
-            "app",
-            "must not be running already",
-            settings.name(),
-            f"See `semistream status {settings.name()}`, or stop it: "
-            f"semistream stop {settings.name()}.",
-        )
-    owner = f"semistream load, {time.time_ns()}"
-    drivers.launch([*APP, *settings.to_arguments()], checkpoint, owner, {})
+    with drivers.launching(checkpoint):
+        if drivers.is_alive(checkpoint):
+            raise ConfigError(
+                "app",
+                "must not be running already",
+                settings.name(),
+                f"See `semistream status {settings.name()}`, or stop it: "
+                f"semistream stop {settings.name()}.",
+            )
+        owner = f"semistream load, {time.time_ns()}"
+        drivers.launch([*APP, *settings.to_arguments()], checkpoint, owner, {})
     try:
         _follow(settings, places, progress)
     except KeyboardInterrupt:
