@@ -97,4 +97,4 @@ def job_form(job: AnyJob) -> dict[str, Param]:
         if name in params:
             # the form takes a number of bytes as text
             params[name].value = str(value) if name == "memory" else value
-    return {name: param for name, param in params.items() if name not in ("job", "app")}
+    return {name: param for name, param in params.items() if name != "job"}

@@ -83,12 +83,8 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
     common: dict[str, Any] = {"task_id": "load", "job": file, "given": given, "if_running": "skip"}
     common |= {"semistream_conn_id": connection}
     common |= {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
-    verify = VerifyOperator(
-        task_id="verify",
-        job=file,
-        app=(given or job.settings).get("app") or job.name,
-        semistream_conn_id=connection,
-    )
+    app = f"{{{{ params.app or {job.name!r} }}}}" if given is None else given.get("app") or job.name
+    verify = VerifyOperator(task_id="verify", job=file, app=app, semistream_conn_id=connection)
     if not isinstance(job, Job):
 
         @task
