@@ -106,6 +106,7 @@ class LatePeer(AppPeer):
         environment = self.case.environment(self.home) | paths_of(self.home)
         with program(command, self.home / "log", environment) as running:
             running.until(self._is_loaded)
+            running.until(lambda: self.case.batches - 1 in commits(checkpoint / "query"))
             loaded = commits(checkpoint / "query")
             late = self._open()
             self._publish(root, 0)
