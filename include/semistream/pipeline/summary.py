@@ -126,14 +126,25 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .order_by(func.count().desc())
         )
         inputs = (
-            select(i.role, *map(func.sum, (i.unmatched, i.missed, i.inferred)))
+            select(
+                i.role,
+                *map(
+                    func.sum,
+                    (i.unmatched, i.missed, func.coalesce(i.lacking, i.missed), i.inferred),
+                ),
+            )
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)
         )
         by_input = {
-            role: {"unmatched": int(count), "missed": int(missed), "inferred": int(members)}
-            for role, count, missed, members in connection.execute(inputs)
+            role: {
+                "unmatched": int(count),
+                "missed": int(missed),
+                "lacking": int(without),
+                "inferred": int(members),
+            }
+            for role, count, missed, without, members in connection.execute(inputs)
         }
         marked = (
             select(u.role, func.count())
@@ -173,14 +184,14 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
 
 def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, int, int]]:
     """Yield the details of a row of the summary, as (name, number in this run, number in all runs).
-    ``unmatched`` is divided by reason and by role. ``matched`` is detailed by the roles in which
-    tuples had no row, and in which they got an inferred member."""
+    ``unmatched`` is divided by reason and by role. ``output_rows`` is detailed by the roles of
+    which rows have no row, or an inferred member."""
     run = summary["run"]
     if key == "unmatched":
         for reason, count in summary["reasons"].items():
             yield reason, run["rejected"].get(reason, 0), count
     parts = {
-        "matched": (("missed", "without "), ("inferred", "inferred ")),
+        "output_rows": (("lacking", "without "), ("inferred", "inferred ")),
         "unmatched": (("unmatched", ""),),
     }
     for of, word in parts.get(key, ()):

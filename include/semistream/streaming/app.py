@@ -64,7 +64,7 @@ from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.streaming.summary import Totals
+from semistream.streaming.summary import BY_INPUT, Totals
 from semistream.streaming.task import Work
 from semistream.streaming.unmatched_keys import Passed, look_into_misses
 from semistream.streaming.waiting import SAMPLED
@@ -224,8 +224,7 @@ class App:
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
-                name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
+                name: {"waiting": waiting} | {of: self.totals.inputs[name][of] for of in BY_INPUT}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),

@@ -20,6 +20,7 @@ SUMMED = (
     "cache_hits",
     "bytes_read",
 )
+BY_INPUT = ("unmatched", "missed", "lacking", "inferred")  # that a summary has of each input
 
 
 @dataclass
@@ -36,7 +37,8 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
-    # by role or side: "matched", "unmatched", "missed", "inferred", and the unmatched by reason
+    # by role or side: "matched", "unmatched", "missed", "lacking", "inferred", and the unmatched by
+    # reason
     inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
@@ -55,7 +57,11 @@ class Totals:
             self.rejected.update(load.rejected)
             for i in load.inputs:
                 self.inputs[i.role].update(
-                    matched=i.matched, unmatched=i.unmatched, missed=i.missed, inferred=i.inferred
+                    matched=i.matched,
+                    unmatched=i.unmatched,
+                    missed=i.missed,
+                    lacking=i.lacking or 0,
+                    inferred=i.inferred,
                 )
                 self.inputs[i.role].update(i.rejected)
             self.nulled.update(load.nulled)
@@ -128,8 +134,6 @@ def describe(summary: dict[str, Any]) -> str:
     lines = [
         ("rows read", f"{s['rows_read']:,}"),
         ("matched", f"{s['matched']:,}"),
-        *_by_input(s["inputs"], "missed", "without "),
-        *_by_input(s["inputs"], "inferred", "inferred "),
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
         *_by_input(s["inputs"], "unmatched"),
@@ -138,6 +142,8 @@ def describe(summary: dict[str, Any]) -> str:
         ("waiting", f"{s['waiting']:,}"),
         *_by_input(s["inputs"], "waiting"),
         ("output rows", f"{s['output_rows']:,}"),
+        *_by_input(s["inputs"], "lacking", "without "),
+        *_by_input(s["inputs"], "inferred", "inferred "),
         *(
             (f"  NULL, not a number: {column}", f"{count:,}")
             for column, count in sorted(s.get("nulled", {}).items())

@@ -46,7 +46,9 @@ class InputCounts:
     without a row of the dimension; passed: the number of rows that the next role reads, None if it
     is one row for each matched tuple.
 
-    inferred: the number of rows of the fact table with an inferred member of the dimension.
+    inferred: the number of rows of the fact table with an inferred member of the dimension;
+    lacking: in a left join of several, the number of those without a row of the dimension, None if
+    it was loaded by a version that did not count them.
     """
 
     role: str
@@ -65,6 +67,7 @@ class InputCounts:
     missed: int = 0
     passed: int | None = None
     inferred: int = 0
+    lacking: int | None = None
 
     @property
     def unmatched(self) -> int:
@@ -84,6 +87,7 @@ class InputCounts:
             missed=0,
             passed=None if self.passed is None else 0,
             inferred=0,
+            lacking=0,
         )
 
 

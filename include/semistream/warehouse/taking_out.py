@@ -57,7 +57,7 @@ NOTHING = (
 UNKNOWN = ("wait_median", "wait_longest", "nulled", "key_sketch")
 NOTHING_OF_INPUT = (
     *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
-    *("cache_hits", "bytes_read", "missed", "inferred"),
+    *("cache_hits", "bytes_read", "missed", "inferred", "lacking"),
 )
 
 
