@@ -625,3 +625,10 @@ def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch)
         assert re.search(rf"output rows .*\n +without seller +{now - before:,}\n", describe(run))
         before = now
     assert run["resolved"] > 0
+    assert star.query("SELECT sum(cache_hits) FROM load_batches WHERE drain > 1") > [(0,)]
+    ((of_read, of_run),) = star.query(
+        "SELECT sum(cache_hits), sum(CASE WHEN batch = 1 THEN cache_hits ELSE 0 END) "
+        "FROM load_batches WHERE drain < 2"
+    )
+    assert run["cache_share"] == of_run / 900
+    assert final_summary("sales", star.places)["total"]["cache_share"] == f"{of_read / 1800:.1%}"

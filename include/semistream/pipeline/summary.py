@@ -236,7 +236,11 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for label, this, key in (
         ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
         ("end to end", f"{end_to_end(run):,.0f} tuples/s", ""),
-        ("through the cache", f"{run['cache_share']:.1%}", "cache_share"),
+        (
+            "through the cache",
+            f"{run['cache_share']:.1%}" if run["rows_read"] else "–",
+            "cache_share",
+        ),
         ("longest wait for master data", waited, "waited"),
         ("peak memory of budget", memory, "memory"),
     ):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semistream.joins.waits import Waits, in_seconds
+from semistream.positions import resolves
 from semistream.sizing.plan import Plan
 from semistream.warehouse.records import LoadRecord
 
@@ -29,6 +30,8 @@ class Totals:
     slowest partition."""
 
     sums: Counter[str] = field(default_factory=Counter)  # by name, of SUMMED
+    again: int = 0  # tuples that were finished by being joined again
+    again_hits: int = 0  # cache hits when tuples were joined again
     batches: int = 0
     seconds: float = 0.0
     memory_peak: int = 0
@@ -46,6 +49,9 @@ class Totals:
         """Add a commit. loads: its records, one for each partition."""
         for name in SUMMED:
             self.sums[name] += sum(getattr(load, name) for load in loads)
+        if any(resolves(load.drain) for load in loads):
+            self.again += sum(load.matched + load.unmatched for load in loads)
+            self.again_hits += sum(load.cache_hits for load in loads)
         self.batches += 1
         self.seconds += max(load.seconds for load in loads)
         self.memory_peak = max(self.memory_peak, sum(load.memory_peak for load in loads))
@@ -69,6 +75,13 @@ class Totals:
     @property
     def finished(self) -> int:
         return self.sums["matched"] + self.sums["unmatched"]
+
+    @property
+    def cache_share(self) -> float:
+        """The share of the stream's tuples that the cache answered. Tuples that are joined again do
+        not count, as the ledger has only those of them whose result has changed."""
+        first = self.finished - self.again
+        return (self.sums["cache_hits"] - self.again_hits) / first if first else 0.0
 
     @property
     def service_rate(self) -> float:
@@ -105,7 +118,7 @@ class Totals:
             "rejected": dict(self.rejected),
             "nulled": dict(self.nulled),
             "service_rate": self.service_rate,
-            "cache_share": self.sums["cache_hits"] / self.finished if self.finished else 0.0,
+            "cache_share": self.cache_share,
             "memory_peak": self.memory_peak,
             "resident_peak": self.resident_peak,
             "median_wait": self.median_wait,
