@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -190,9 +191,17 @@ def test_a_sound_load(make, warehouse_url, store_join):
 
 
 def test_the_summary_has_a_line_a_role(make):
+    """Which counts what had no row of it, and not what was refused before it was joined."""
     load = make()
     totals = Totals()
-    totals.add(load.loads)
+    (record,) = load.loads
+    first, second = record.inputs
+    refused = replace(first, rejected={**first.rejected, Reason.UNPARSABLE: 4})
+    totals.add([replace(record, inputs=(refused, second))])
+    load.change(
+        "INSERT INTO unmatched (load_id, load_row, fact_table, reason, tuple) SELECT load_id, "
+        "9000 + load_row, fact_table, 'unparsable', '{}' FROM unmatched LIMIT 4"
+    )
     of_run = {role: counts["unmatched"] for role, counts in totals.inputs.items()}
     sizes = {"disk_tuples": 5}
     settings = LoadSettings.load({"job": "sales", "algorithm": "ssbj", "parameters": sizes})
@@ -211,11 +220,14 @@ def test_the_summary_has_a_line_a_role(make):
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     found = {line[1]: line[3::2] for line in lines if line[1:2] in (["product"], ["store"])}
     with load.engine.connect() as connection:
-        query = "SELECT role, count(*) FROM unmatched GROUP BY role"
+        query = "SELECT role, count(*) FROM unmatched WHERE role IS NOT NULL GROUP BY role"
         kept = connection.execute(sa.text(query)).all()
     assert found == {role: [str(count), str(count)] for role, count in kept} and len(found) == 2
     told = describe(run | {"app": "sales", "seconds": 1.0})
-    assert re.search(f"  product +{of_run['product']}\n +store +{of_run['store']}\n", told)
+    roles = f"    product +{of_run['product']}\n +store +{of_run['store']}\n"
+    assert re.search(rf"unmatched +\d+\n +by reason *\n(      .*\n)+    by role *\n  {roles}", told)
+    heads = [line[1:3] for line in lines if line[1:2] == ["by"] or line[1:2] == ["unparsable"]]
+    assert heads == [["by", "reason"], ["unparsable", "│"], ["by", "role"]]
 
 
 DAMAGES = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from semistream.job import SIDES
 from semistream.joins.waits import Waits, in_seconds
 from semistream.positions import resolves
 from semistream.sizing.plan import Plan
@@ -40,8 +41,8 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
-    # by role or side: "matched", "unmatched", "missed", "lacking", "inferred", and the unmatched by
-    # reason
+    # by role or side: "matched", "unmatched" in this role, "missed", "lacking", "inferred", and the
+    # unmatched by reason
     inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
@@ -64,7 +65,7 @@ class Totals:
             for i in load.inputs:
                 self.inputs[i.role].update(
                     matched=i.matched,
-                    unmatched=i.unmatched,
+                    unmatched=i.missing,
                     missed=i.missed,
                     lacking=i.lacking or 0,
                     inferred=i.inferred,
@@ -138,25 +139,44 @@ def _by_input(
     """Yield a line for each input whose count is not 0. count: the count's name."""
     for name, of in inputs.items():
         if of.get(count):
-            yield f"  {head}{name}", f"{of[count]:,}"
+            yield f"{head}{name}", f"{of[count]:,}"
+
+
+def _indented(lines: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    return ((f"  {name}", *cells) for name, *cells in lines)
+
+
+def two_ways(
+    reasons: Sequence[tuple[str, ...]], roles: Sequence[tuple[str, ...]], *blank: str
+) -> list[tuple[str, ...]]:
+    """Return the lines of the unmatched tuples: by reason and, if there are such lines, once more
+    by role or stream, each with a heading. blank: the cells of a heading beside its name."""
+    if not roles:
+        return list(reasons)
+    by = "by stream" if roles[0][0] in SIDES else "by role"
+    return [
+        line
+        for heading, lines in (("by reason", reasons), (by, roles))
+        for line in ((heading, *blank), *((f"  {name}", *cells) for name, *cells in lines))
+    ]
 
 
 def describe(summary: dict[str, Any]) -> str:
     """Return the summary as text for people."""
     s = summary
+    reasons = [(reason, f"{count:,}") for reason, count in sorted(s["rejected"].items())]
     lines = [
         ("rows read", f"{s['rows_read']:,}"),
         ("matched", f"{s['matched']:,}"),
         ("unmatched", f"{s['unmatched']:,}"),
-        *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
-        *_by_input(s["inputs"], "unmatched"),
+        *_indented(two_ways(reasons, [*_by_input(s["inputs"], "unmatched")], "")),
         *((("resolved, late", f"{s['resolved']:,}"),) if s.get("resolved") else ()),
         *((("filled in, late", f"{s['filled']:,}"),) if s.get("filled") else ()),
         ("waiting", f"{s['waiting']:,}"),
-        *_by_input(s["inputs"], "waiting"),
+        *_indented(_by_input(s["inputs"], "waiting")),
         ("output rows", f"{s['output_rows']:,}"),
-        *_by_input(s["inputs"], "lacking", "without "),
-        *_by_input(s["inputs"], "inferred", "inferred "),
+        *_indented(_by_input(s["inputs"], "lacking", "without ")),
+        *_indented(_by_input(s["inputs"], "inferred", "inferred ")),
         *(
             (f"  NULL, not a number: {column}", f"{count:,}")
             for column, count in sorted(s.get("nulled", {}).items())

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from semistream.data_files import DataFile
+from semistream.job import SIDES
 from semistream.positions import Kind
-from semistream.reasons import Reason
+from semistream.reasons import QUARANTINED, Reason
 
 
 def unaccounted(counts: Any) -> Any:
@@ -72,6 +73,16 @@ class InputCounts:
     @property
     def unmatched(self) -> int:
         return sum(self.rejected.values())
+
+    @property
+    def missing(self) -> int:
+        """The tuples that are unmatched in this role or stream. What was refused before the join
+        was in no role, although the first one counts it."""
+        return sum(
+            tuples
+            for reason, tuples in self.rejected.items()
+            if self.role in SIDES or reason not in QUARANTINED
+        )
 
     def without_tuples(self) -> InputCounts:
         """Return the counts of a following load that reads and finishes no tuples."""
