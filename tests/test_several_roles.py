@@ -305,3 +305,24 @@ def test_near_misses_are_looked_for_among_the_tuples_of_the_role(make):
         for role, column in of.items():
             sample = _sample(connection, loads, role, "v000001")
             assert sample and not {each[column] for each in sample} & there[role]
+
+
+def test_a_role_of_the_report_reads_what_was_not_refused_before(make):
+    load = make()
+    load.change(
+        "INSERT INTO load_rejections SELECT load_id, role, 'unparsable', 4 FROM load_inputs "
+        "WHERE number = 0"
+    )
+    for statement in (
+        "load_inputs SET rows_read = rows_read + 4, unmatched = unmatched + 4 WHERE number = 0",
+        "load_batches SET rows_read = rows_read + 4, unmatched = unmatched + 4",
+    ):
+        load.change(f"UPDATE {statement}")
+    page = load.verify().report.read_text()
+    said = re.findall(r'aria-label="([\w ]*: \d+ read;.*?)"', page)
+    assert [text.partition(";")[0] for text in said] == [
+        "in all: 304 read",
+        "product: 300 read",
+        f"store: {load.loads[0].inputs[1].rows_read} read",
+    ]
+    assert ["unparsable" in text for text in said] == [True, False, False]
