@@ -215,7 +215,56 @@ def test_as_many_resolving_loads_as_there_are_numbers_for_follow_a_batch(spark, 
     late.prove()
 
 
+def test_a_replay_that_changes_nothing_takes_no_number(spark, late, tmp_path, sink):
+    late.target = sink
+    late.publish_first(50)
+    late.add_file(600)
+    late.load(spark)
+    before = late.query("SELECT * FROM load_inputs")
+    for _ in range(10):
+        assert ", and stay in unmatched" in late.replay()
+    assert late.query("SELECT count(*) FROM load_commits WHERE drain > 1") == [(0,)]
+    assert late.query("SELECT * FROM load_inputs") == before
+    late.publish_first(100)  # the replay, not the load, is to resolve what it brings
+    assert "have no match still" in (said := late.replay())
+    assert not said.startswith("sales: 0 ")
+    assert late.query("SELECT count(*) FROM load_commits WHERE drain = 2") == [(1,)]
+    assert "0 unmatched tuples became facts" in late.replay()
+    late.publish_first(200)
+    late.add_file(100)
+    late.load(spark)
+    late.check()
+    late.prove()
+
+
 # ---- crashes
+
+
+@pytest.mark.parametrize("then", ["replay", "load"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        ("semistream.streaming.commit.Commits.give_up", "before", 1),
+        ("semistream.streaming.commit.Commits.take_back", "after", 1),
+        ("semistream.streaming.progress.Progress.write", "after", 2),
+    ],
+)
+def test_a_replay_that_changes_nothing_dies(spark, late, monkeypatch, point, then):
+    late.publish_first(50)
+    late.add_file(600)
+    late.load(spark)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, *point)
+        with pytest.raises(OSError, match="crash"):
+            late.replay()
+    if then == "replay":
+        assert "0 unmatched tuples became facts" in late.replay()
+        late.check()
+    late.publish_first(200)
+    late.load(spark)
+    late.check_resolved()
+    late.check()
+    late.prove()
 
 
 def test_a_driver_that_dies_at_any_step_resolves_each_tuple_once(
