@@ -326,3 +326,41 @@ def test_a_role_of_the_report_reads_what_was_not_refused_before(make):
         f"store: {load.loads[0].inputs[1].rows_read} read",
     ]
     assert ["unparsable" in text for text in said] == [True, False, False]
+
+
+def test_status_has_the_totals_and_the_proof_of_the_ledger(run, make, capsys):
+    """Although the latest run, here one that has read nothing, says less."""
+    load = make()
+    checkpoint = load.places.checkpoints / "sales"
+    checkpoint.mkdir(parents=True)
+    at = "2026-01-01T00:00:00+00:00"
+    status = {"state": "stopped", "pid": 1, "host": "h", "heartbeat": at, "batch": 7}
+    (checkpoint / "status.json").write_text(json.dumps(status))
+    (record,) = load.loads
+    capsys.readouterr()  # what provisioning said
+    totals = {
+        "rows_read": 300,
+        "matched": record.matched,
+        "waiting": 0,
+        "unmatched": 300 - record.matched,
+        "output_rows": record.matched,
+    }
+
+    def shown():
+        (entry,) = json.loads(run("status", "--json")[1])
+        assert (entry["rows_read"], entry["in_all"]) == (0, totals)
+        heads, line = run("status")[1].splitlines()
+        assert line.split()[3:7] == ["300", str(record.matched), str(300 - record.matched), "0"]
+        assert heads.index("proof") == line.index(entry["proof"])
+        assert f"in all 300 rows read, {record.matched} matched" in run("status", "sales")[1]
+        return entry["proof"], entry["complete"].partition(":")[0]
+
+    assert shown() == ("not proven", "NO")
+    load.verify()
+    assert shown() == ("complete", "yes")
+    load.change("DELETE FROM fact_sales WHERE id = 1")
+    load.verify()
+    assert shown() == ("INCOMPLETE", "NO")
+    load.change("DROP TABLE load_apps")  # as far as this version can tell
+    code, out, error = run("status")
+    assert code == 0 and "stopped" in out and "does not answer" in error

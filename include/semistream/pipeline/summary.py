@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from sqlalchemy import Connection, case, func, select, true
+from sqlalchemy import Connection, case, func, inspect, select, true
 
 from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
 from semistream.pipeline.steps import run_summary
 from semistream.streaming.summary import end_to_end, two_ways
-from semistream.warehouse import open_warehouse
+from semistream.warehouse import connect, open_warehouse
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.proof import as_run, read_proof
+from semistream.warehouse.proof import Proof, as_run, read_proof
 from semistream.warehouse.schema import (
+    load_commits,
     load_inputs,
     quality_runs,
     rejected_master,
@@ -44,6 +45,37 @@ def ledger(totals: Totals) -> dict[str, Any]:
         "memory": f"{megabytes(t.memory_peak)} of {megabytes(t.memory_budget)}",
         "resident": resident(t.resident_peak),
         "waited": in_seconds(t.wait_longest),
+    }
+
+
+def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
+    """Return by app what the ledger has of it: ``in_all``, the numbers of tuples in all its loads,
+    as in the summary; ``proof``, a word; and ``complete``, the sentence on it. Nothing is written,
+    as an earlier version may be loading."""
+    engine = connect(places.warehouse_url)
+    try:
+        with engine.connect() as connection:
+            begun = inspect(connection).has_table(load_commits.name)
+            totals = read_totals(connection) if begun else {}
+            proofs = {name: read_proof(connection, name) for name in names if name in totals}
+    finally:
+        engine.dispose()
+    return {name: _stands(totals.get(name, Totals(name)), proofs.get(name)) for name in names}
+
+
+def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
+    t = totals
+    numbers = {name: getattr(t, name) for name in ("rows_read", "matched", "waiting")}
+    if proof is None:
+        word = "nothing loaded"
+    elif proof.failures:
+        word = "INCOMPLETE"
+    else:
+        word = "complete" if proof.complete else "not proven"
+    return {
+        "in_all": numbers | {"unmatched": t.open, "output_rows": t.output_rows},
+        "proof": word,
+        "complete": str(proof or ""),
     }
 
 
@@ -175,13 +207,13 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
     }
 
 
-def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, str, str]]:
+def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, ...]]:
     """Yield the details of a row of the summary, as (name, number in this run, number in all runs).
     ``unmatched`` is divided by reason and, if there are several roles, also by role.
     ``output_rows`` is detailed by the roles of which rows have no row, or an inferred member."""
     run, inputs = summary["run"], summary["inputs"]
 
-    def of_inputs(count: str, head: str) -> Iterator[tuple[str, str, str]]:
+    def of_inputs(count: str, head: str) -> Iterator[tuple[str, ...]]:
         for name, counts in inputs.items():
             if counts[count]:
                 now = run.get("inputs", {}).get(name, {}).get(count, 0)
