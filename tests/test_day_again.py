@@ -271,6 +271,7 @@ def test_what_was_joined_again_goes_with_its_file(spark, three, tmp_path):
     wrong = str(three.stream_directory / "tuesday.csv")
     plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
     assert plan.batches == (1,) and len(plan.stretches) == 2
+    assert plan.facts > 50 and plan.facts + plan.unmatched == plan.rows_read == 100
     day_again.carry_out(plan, three.places, three.checkpoint)
     assert not three.rows("fact_sales WHERE category = 'late'", "id")
     assert "checks hold" in three.verify()

@@ -3,6 +3,7 @@ joined again and become facts, each of them once. The same for tuples that are r
 
 import csv
 import json
+import re
 from collections import Counter
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -18,14 +19,16 @@ from semistream.errors import ConfigError, StateError
 from semistream.job import Job
 from semistream.master.publish import publish_snapshot
 from semistream.pipeline import steps
+from semistream.pipeline.summary import final_summary
 from semistream.reasons import Reason
 from semistream.streaming.resolving import Staging, brought, typed_tuples
 from semistream.streaming.spool import unmatched_rows
 from semistream.streaming.status import read_status, request_stop
+from semistream.streaming.summary import describe
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.resolution import ORIGINS, mark_resolved
-from star_loads import StarLoad
+from star_loads import ROLES, StarLoad
 
 RESOLVED = "SELECT sum(resolved), sum(matched) FROM load_batches WHERE drain > 1"
 
@@ -212,7 +215,56 @@ def test_as_many_resolving_loads_as_there_are_numbers_for_follow_a_batch(spark, 
     late.prove()
 
 
+def test_a_replay_that_changes_nothing_takes_no_number(spark, late, tmp_path, sink):
+    late.target = sink
+    late.publish_first(50)
+    late.add_file(600)
+    late.load(spark)
+    before = late.query("SELECT * FROM load_inputs")
+    for _ in range(10):
+        assert ", and stay in unmatched" in late.replay()
+    assert late.query("SELECT count(*) FROM load_commits WHERE drain > 1") == [(0,)]
+    assert late.query("SELECT * FROM load_inputs") == before
+    late.publish_first(100)  # the replay, not the load, is to resolve what it brings
+    assert "have no match still" in (said := late.replay())
+    assert not said.startswith("sales: 0 ")
+    assert late.query("SELECT count(*) FROM load_commits WHERE drain = 2") == [(1,)]
+    assert "0 unmatched tuples became facts" in late.replay()
+    late.publish_first(200)
+    late.add_file(100)
+    late.load(spark)
+    late.check()
+    late.prove()
+
+
 # ---- crashes
+
+
+@pytest.mark.parametrize("then", ["replay", "load"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        ("semistream.streaming.commit.Commits.give_up", "before", 1),
+        ("semistream.streaming.commit.Commits.take_back", "after", 1),
+        ("semistream.streaming.progress.Progress.write", "after", 2),
+    ],
+)
+def test_a_replay_that_changes_nothing_dies(spark, late, monkeypatch, point, then):
+    late.publish_first(50)
+    late.add_file(600)
+    late.load(spark)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, *point)
+        with pytest.raises(OSError, match="crash"):
+            late.replay()
+    if then == "replay":
+        assert "0 unmatched tuples became facts" in late.replay()
+        late.check()
+    late.publish_first(200)
+    late.load(spark)
+    late.check_resolved()
+    late.check()
+    late.prove()
 
 
 def test_a_driver_that_dies_at_any_step_resolves_each_tuple_once(
@@ -543,14 +595,14 @@ def test_tuples_are_read_again_as_they_were_kept():
 
 
 class LateStar(StarLoad):
-    """Sales with parts, buyers and offers, of which parts and buyers come late."""
+    """Sales with parts, buyers and offers, or other roles, of which the inner ones come late."""
 
-    def __init__(self, home, warehouse_url):
-        super().__init__(home, warehouse_url, ("offer", "part", "buyer"))
+    def __init__(self, home, warehouse_url, roles=("offer", "part", "buyer")):
+        super().__init__(home, warehouse_url, roles)
         self.known = {"part": 0, "person": 0}
         job = self.job.model_dump()
-        for role in ("part", "buyer"):
-            job["dimensions"][role]["late"] = "resolve"
+        for role in job["dimensions"].values():
+            role["late"] = "resolve" if role["join_type"] == "inner" else "reject"
         self.job = Job.load(job)
 
     def _rows(self, dimension, prefix):
@@ -558,7 +610,8 @@ class LateStar(StarLoad):
 
     def publish_first(self, **known):
         self.known |= known
-        self.publish(dimensions=(*known, *(() if "offer" in self.masters else ("offer",))))
+        fixed = {"offer"} & set(self.roles) - set(self.masters)
+        self.publish(dimensions=(*known, *fixed))
         self.provision_beside()
 
     def order(self):
@@ -600,3 +653,31 @@ def test_late_rows_of_several_roles_lead_through_the_whole_star(spark, tmp_path)
     assert star.query(broken) == []
     result = verify(star, seed=1)
     assert result.success, result.describe()
+
+
+def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch):
+    """Although a left role reads a tuple before another one rejects it, and again when the tuple is
+    joined again."""
+    part = ("part", {"sku": "code"}, {"name": "name", "price": "price"}, "inner", True)
+    monkeypatch.setitem(ROLES, "part", part)
+    star = LateStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", ("seller", "part"))
+    without = "SELECT count(*) FROM fact_sales WHERE seller_sk = 0"  # the unknown member
+    before = 0
+    for parts in (300, 1500):
+        star.publish_first(part=parts, person=200)
+        star.add_file(900)
+        run = star.run(spark)
+        ((now,),) = star.query(without)
+        assert run["inputs"]["seller"]["missed"] > run["inputs"]["seller"]["lacking"] > 0
+        assert run["inputs"]["seller"]["lacking"] == now - before
+        assert final_summary("sales", star.places)["inputs"]["seller"]["lacking"] == now
+        assert re.search(rf"output rows .*\n +without seller +{now - before:,}\n", describe(run))
+        before = now
+    assert run["resolved"] > 0
+    assert star.query("SELECT sum(cache_hits) FROM load_batches WHERE drain > 1") > [(0,)]
+    ((of_read, of_run),) = star.query(
+        "SELECT sum(cache_hits), sum(CASE WHEN batch = 1 THEN cache_hits ELSE 0 END) "
+        "FROM load_batches WHERE drain < 2"
+    )
+    assert run["cache_share"] == of_run / 900
+    assert final_summary("sales", star.places)["total"]["cache_share"] == f"{of_read / 1800:.1%}"

@@ -87,6 +87,18 @@ def test_it_provisions_loads_and_proves(run, sales):
 
 
 @pytest.mark.slow
+def test_a_load_whose_proof_fails_says_what_it_has_loaded(run, sales):
+    (sales / "sales.yaml").write_text(JOB + "max_unmatched: 0.01\n")
+    code, out, err = run("load", "sales.yaml")
+    assert code == 1 and "unmatched_share" in err
+    table = [line.split() for line in out.replace("│", " ").splitlines()]
+    assert ["rows", "read", "1,000", "1,000"] in table and ["complete", "NO"] in table
+    (sales / "sales.yaml").write_text(JOB + "max_unmatched: 0.5\n")
+    code, out, _ = run("verify", "sales", "--job", "sales.yaml")
+    assert code == 0 and out.count("Report: ") == 1
+
+
+@pytest.mark.slow
 def test_an_unknown_format_is_one_sentence_that_names_the_likely_one(run, sales):
     (sales / "sales.yaml").write_text(JOB.replace("format: csv", "format: cvs"))
     code, _, err = run("load", "sales.yaml")

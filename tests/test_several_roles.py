@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -190,9 +191,17 @@ def test_a_sound_load(make, warehouse_url, store_join):
 
 
 def test_the_summary_has_a_line_a_role(make):
+    """Which counts what had no row of it, and not what was refused before it was joined."""
     load = make()
     totals = Totals()
-    totals.add(load.loads)
+    (record,) = load.loads
+    first, second = record.inputs
+    refused = replace(first, rejected={**first.rejected, Reason.UNPARSABLE: 4})
+    totals.add([replace(record, inputs=(refused, second))])
+    load.change(
+        "INSERT INTO unmatched (load_id, load_row, fact_table, reason, tuple) SELECT load_id, "
+        "9000 + load_row, fact_table, 'unparsable', '{}' FROM unmatched LIMIT 4"
+    )
     of_run = {role: counts["unmatched"] for role, counts in totals.inputs.items()}
     sizes = {"disk_tuples": 5}
     settings = LoadSettings.load({"job": "sales", "algorithm": "ssbj", "parameters": sizes})
@@ -211,11 +220,14 @@ def test_the_summary_has_a_line_a_role(make):
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     found = {line[1]: line[3::2] for line in lines if line[1:2] in (["product"], ["store"])}
     with load.engine.connect() as connection:
-        query = "SELECT role, count(*) FROM unmatched GROUP BY role"
+        query = "SELECT role, count(*) FROM unmatched WHERE role IS NOT NULL GROUP BY role"
         kept = connection.execute(sa.text(query)).all()
     assert found == {role: [str(count), str(count)] for role, count in kept} and len(found) == 2
     told = describe(run | {"app": "sales", "seconds": 1.0})
-    assert re.search(f"  product +{of_run['product']}\n +store +{of_run['store']}\n", told)
+    roles = f"    product +{of_run['product']}\n +store +{of_run['store']}\n"
+    assert re.search(rf"unmatched +\d+\n +by reason *\n(      .*\n)+    by role *\n  {roles}", told)
+    heads = [line[1:3] for line in lines if line[1:2] == ["by"] or line[1:2] == ["unparsable"]]
+    assert heads == [["by", "reason"], ["unparsable", "│"], ["by", "role"]]
 
 
 DAMAGES = {
@@ -293,3 +305,62 @@ def test_near_misses_are_looked_for_among_the_tuples_of_the_role(make):
         for role, column in of.items():
             sample = _sample(connection, loads, role, "v000001")
             assert sample and not {each[column] for each in sample} & there[role]
+
+
+def test_a_role_of_the_report_reads_what_was_not_refused_before(make):
+    load = make()
+    load.change(
+        "INSERT INTO load_rejections SELECT load_id, role, 'unparsable', 4 FROM load_inputs "
+        "WHERE number = 0"
+    )
+    for statement in (
+        "load_inputs SET rows_read = rows_read + 4, unmatched = unmatched + 4 WHERE number = 0",
+        "load_batches SET rows_read = rows_read + 4, unmatched = unmatched + 4",
+    ):
+        load.change(f"UPDATE {statement}")
+    page = load.verify().report.read_text()
+    said = re.findall(r'aria-label="([\w ]*: \d+ read;.*?)"', page)
+    assert [text.partition(";")[0] for text in said] == [
+        "in all: 304 read",
+        "product: 300 read",
+        f"store: {load.loads[0].inputs[1].rows_read} read",
+    ]
+    assert ["unparsable" in text for text in said] == [True, False, False]
+
+
+def test_status_has_the_totals_and_the_proof_of_the_ledger(run, make, capsys):
+    """Although the latest run, here one that has read nothing, says less."""
+    load = make()
+    checkpoint = load.places.checkpoints / "sales"
+    checkpoint.mkdir(parents=True)
+    at = "2026-01-01T00:00:00+00:00"
+    status = {"state": "stopped", "pid": 1, "host": "h", "heartbeat": at, "batch": 7}
+    (checkpoint / "status.json").write_text(json.dumps(status))
+    (record,) = load.loads
+    capsys.readouterr()  # what provisioning said
+    totals = {
+        "rows_read": 300,
+        "matched": record.matched,
+        "waiting": 0,
+        "unmatched": 300 - record.matched,
+        "output_rows": record.matched,
+    }
+
+    def shown():
+        (entry,) = json.loads(run("status", "--json")[1])
+        assert (entry["rows_read"], entry["in_all"]) == (0, totals)
+        heads, line = run("status")[1].splitlines()
+        assert line.split()[3:7] == ["300", str(record.matched), str(300 - record.matched), "0"]
+        assert heads.index("proof") == line.index(entry["proof"])
+        assert f"in all 300 rows read, {record.matched} matched" in run("status", "sales")[1]
+        return entry["proof"], entry["complete"].partition(":")[0]
+
+    assert shown() == ("not proven", "NO")
+    load.verify()
+    assert shown() == ("complete", "yes")
+    load.change("DELETE FROM fact_sales WHERE id = 1")
+    load.verify()
+    assert shown() == ("INCOMPLETE", "NO")
+    load.change("DROP TABLE load_apps")  # as far as this version can tell
+    code, out, error = run("status")
+    assert code == 0 and "stopped" in out and "does not answer" in error

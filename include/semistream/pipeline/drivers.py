@@ -160,7 +160,7 @@ def describe(checkpoint: Path, status: Status) -> str:
         + ("" if s.batch is None else f", batch {s.batch}")
         + (f", master data {s.master_version}" if s.master_version else ""),
         f"last sign of life {s.heartbeat[:19].replace('T', ' ')} UTC, from pid {s.pid} on {s.host}",
-        f"{s.rows_read:,} rows read, {s.matched:,} matched, {s.unmatched:,} unmatched, "
+        f"this run: {s.rows_read:,} rows read, {s.matched:,} matched, {s.unmatched:,} unmatched, "
         f"{s.waiting:,} waiting{held}",
         f"{s.service_rate:,.0f} tuples/s inside the join, {s.rate:,.0f} tuples/s end to end",
     ]

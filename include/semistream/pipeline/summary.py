@@ -4,24 +4,26 @@ summary of a load."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from sqlalchemy import Connection, case, func, select, true
+from sqlalchemy import Connection, case, func, inspect, select, true
 
 from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
 from semistream.pipeline.steps import run_summary
-from semistream.streaming.summary import end_to_end
-from semistream.warehouse import open_warehouse
+from semistream.streaming.summary import end_to_end, two_ways
+from semistream.warehouse import connect, open_warehouse
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.proof import as_run, read_proof
+from semistream.warehouse.proof import Proof, as_run, read_proof
 from semistream.warehouse.schema import (
+    load_commits,
     load_inputs,
     quality_runs,
     rejected_master,
@@ -43,6 +45,37 @@ def ledger(totals: Totals) -> dict[str, Any]:
         "memory": f"{megabytes(t.memory_peak)} of {megabytes(t.memory_budget)}",
         "resident": resident(t.resident_peak),
         "waited": in_seconds(t.wait_longest),
+    }
+
+
+def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
+    """Return by app what the ledger has of it: ``in_all``, the numbers of tuples in all its loads,
+    as in the summary; ``proof``, a word; and ``complete``, the sentence on it. Nothing is written,
+    as an earlier version may be loading."""
+    engine = connect(places.warehouse_url)
+    try:
+        with engine.connect() as connection:
+            begun = inspect(connection).has_table(load_commits.name)
+            totals = read_totals(connection) if begun else {}
+            proofs = {name: read_proof(connection, name) for name in names if name in totals}
+    finally:
+        engine.dispose()
+    return {name: _stands(totals.get(name, Totals(name)), proofs.get(name)) for name in names}
+
+
+def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
+    t = totals
+    numbers = {name: getattr(t, name) for name in ("rows_read", "matched", "waiting")}
+    if proof is None:
+        word = "nothing loaded"
+    elif proof.failures:
+        word = "INCOMPLETE"
+    else:
+        word = "complete" if proof.complete else "not proven"
+    return {
+        "in_all": numbers | {"unmatched": t.open, "output_rows": t.output_rows},
+        "proof": word,
+        "complete": str(proof or ""),
     }
 
 
@@ -119,31 +152,34 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
     u, i = unmatched.c, load_inputs.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app))
-        reasons = (
-            select(u.reason, func.count())
+        # without a role or side: the tuple was not joined, or the job has one role
+        missing = func.coalesce(u.role, u.side)
+        kinds = (
+            select(u.reason, missing, func.count())
             .where(u.load_id.between(first, last), u.resolved_by.is_(None))
-            .group_by(u.reason)
-            .order_by(func.count().desc())
+            .group_by(u.reason, missing)
         )
+        by_reason, by_role = Counter[str](), Counter[str | None]()
+        for reason, role, count in connection.execute(kinds):
+            by_reason[reason] += count
+            by_role[role] += count
         inputs = (
-            select(i.role, *map(func.sum, (i.unmatched, i.missed, i.inferred)))
+            select(
+                i.role, *map(func.sum, (i.missed, func.coalesce(i.lacking, i.missed), i.inferred))
+            )
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)
         )
         by_input = {
-            role: {"unmatched": int(count), "missed": int(missed), "inferred": int(members)}
-            for role, count, missed, members in connection.execute(inputs)
+            role: {
+                "unmatched": by_role[role],
+                "missed": int(missed),
+                "lacking": int(without),
+                "inferred": int(members),
+            }
+            for role, missed, without, members in connection.execute(inputs)
         }
-        marked = (
-            select(u.role, func.count())
-            .where(u.load_id.between(first, last), u.resolved_by.is_not(None))
-            .group_by(u.role)
-        )
-        # without a role: the tuple was not joined in any role
-        for role, count in connection.execute(marked):
-            by_input[role or next(iter(by_input))]["unmatched"] -= count
-        by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         totals = read_totals(connection, app).get(app)
         dimensions = select(load_inputs.c.dimension).where(
             load_inputs.c.load_id.between(first, last)
@@ -161,7 +197,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
     return {
         "app": app,
         "total": ledger(totals) if totals else {},
-        "reasons": by_reason,
+        "reasons": dict(by_reason.most_common()),
         "inputs": by_input if len(by_input) > 1 else {},
         "rejected_master": rejected,
         "late": str(late or ""),
@@ -171,23 +207,27 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
     }
 
 
-def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, int, int]]:
+def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, ...]]:
     """Yield the details of a row of the summary, as (name, number in this run, number in all runs).
-    ``unmatched`` is divided by reason and by role. ``matched`` is detailed by the roles in which
-    tuples had no row, and in which they got an inferred member."""
-    run = summary["run"]
+    ``unmatched`` is divided by reason and, if there are several roles, also by role.
+    ``output_rows`` is detailed by the roles of which rows have no row, or an inferred member."""
+    run, inputs = summary["run"], summary["inputs"]
+
+    def of_inputs(count: str, head: str) -> Iterator[tuple[str, ...]]:
+        for name, counts in inputs.items():
+            if counts[count]:
+                now = run.get("inputs", {}).get(name, {}).get(count, 0)
+                yield f"{head}{name}", f"{now:,}", f"{counts[count]:,}"
+
+    if key == "output_rows":
+        yield from of_inputs("lacking", "without ")
+        yield from of_inputs("inferred", "inferred ")
     if key == "unmatched":
-        for reason, count in summary["reasons"].items():
-            yield reason, run["rejected"].get(reason, 0), count
-    parts = {
-        "matched": (("missed", "without "), ("inferred", "inferred ")),
-        "unmatched": (("unmatched", ""),),
-    }
-    for of, word in parts.get(key, ()):
-        for name, counts in summary["inputs"].items():
-            if counts[of]:
-                now = run.get("inputs", {}).get(name, {}).get(of, 0)
-                yield f"{word}{name}", now, counts[of]
+        reasons = [
+            (reason, f"{run['rejected'].get(reason, 0):,}", f"{count:,}")
+            for reason, count in summary["reasons"].items()
+        ]
+        yield from two_ways(reasons, list(of_inputs("unmatched", "")), "", "")
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
@@ -214,8 +254,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
         if now or in_all or key != "resolved":
             table.add_row(label, f"{now:,}", f"{in_all:,}")
-        for part, now, in_all in _parts(summary, key):
-            table.add_row(f"  {part}", f"{now:,}", f"{in_all:,}")
+        for part in _parts(summary, key):
+            table.add_row(f"  {part[0]}", *part[1:])
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
@@ -225,7 +265,11 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for label, this, key in (
         ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
         ("end to end", f"{end_to_end(run):,.0f} tuples/s", ""),
-        ("through the cache", f"{run['cache_share']:.1%}", "cache_share"),
+        (
+            "through the cache",
+            f"{run['cache_share']:.1%}" if run["rows_read"] else "–",
+            "cache_share",
+        ),
         ("longest wait for master data", waited, "waited"),
         ("peak memory of budget", memory, "memory"),
     ):

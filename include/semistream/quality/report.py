@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy import func, select
 
 from semistream.expect import MatchRate, Volume
-from semistream.job import AnyJob
+from semistream.job import SIDES, AnyJob
 from semistream.joins.waits import in_seconds
 from semistream.positions import Kind, Position, resolves
 from semistream.quality.expected_loads import Limits, match_limits, match_rate, volume_limits
 from semistream.quality.scope import Scope
+from semistream.reasons import QUARANTINED
 from semistream.streaming.sinks.registry import sink_kind
 from semistream.warehouse.load_history import Load
 from semistream.warehouse.load_ids import last_load
@@ -219,15 +220,20 @@ def _flows(
             of[n] += int(row._mapping[n])
         of["waiting_before"] += int(row.waiting_before) if at == ends[0][0] else 0
         of["waiting"] += int(row.waiting) if at == ends[0][1] else 0
-    flows = [_flow(role, of, reasons.get(role, Counter())) for role, of in inputs.items()]
-    if len(flows) < 2 or not batches:
-        return flows
+    if len(inputs) < 2 or not batches:
+        return [_flow(role, of, reasons.get(role, Counter())) for role, of in inputs.items()]
     total = {n: sum(b[n] for b in batches) for n in ("rows_read", "resolved", "matched")} | {
         "waiting_before": batches[0]["waiting_before"],
         "waiting": batches[-1]["waiting"],
         "missed": 0,
     }
-    return [_flow("", total, sum(reasons.values(), Counter[str]())), *flows]
+    flows = [_flow("", total, sum(reasons.values(), Counter[str]()))]
+    for role, of in inputs.items():
+        kept = reasons.get(role, Counter())
+        if role not in SIDES:  # the first role counts what was refused before it was joined
+            of["rows_read"] -= sum(kept.pop(reason, 0) for reason in QUARANTINED)
+        flows.append(_flow(role, of, kept))
+    return flows
 
 
 def _flow(name: str, of: Mapping[str, int], reasons: Mapping[str, int]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import math
 import threading
 import time
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.streaming.summary import Totals
+from semistream.streaming.summary import BY_INPUT, Totals
 from semistream.streaming.task import Work
 from semistream.streaming.unmatched_keys import Passed, look_into_misses
 from semistream.streaming.waiting import SAMPLED
@@ -91,7 +91,7 @@ class App:
         warehouse = Warehouse.of(places.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.resolving = (  # two streams wait for each other, and resolve nothing
-            ResolvingLoads(self.planner, self.commits, lambda: self._finish(None))
+            ResolvingLoads(self.planner, self.commits, partial(self._finish, None))
             if isinstance(self.planner, SemiStreamPlanner)
             else None
         )
@@ -224,8 +224,7 @@ class App:
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
-                name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
+                name: {"waiting": waiting} | {of: self.totals.inputs[name][of] for of in BY_INPUT}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -461,9 +460,10 @@ class App:
         )
         self._finish(None)
 
-    def _finish(self, batch: MicroBatch | None) -> None:
+    def _finish(self, batch: MicroBatch | None, former: Progress | None = None) -> None:
         """Join, load and commit the begun micro-batch. batch: None for a drain or a resolving load,
-        which read no source."""
+        which read no source; former: of a resolving load, the record before it; with it, a load
+        that has changed nothing is taken back, so that its number is free."""
         at = self.commits.progress
         work = Work(
             self.app,
@@ -488,11 +488,14 @@ class App:
         )
         now = time.monotonic()
         seconds = phases(loads, tasks_begun - self._begun, now - tasks_begun)
-        self.commits.finish(loads, self._listed(at), seconds)
+        if former is not None and not any(load.resolved for load in loads):
+            self.commits.give_up(former)
+        else:
+            self.commits.finish(loads, self._listed(at), seconds)
+            self._committed(loads)
         self._begun = now
         if at.again is not None:
             pin_versions(self.app, at.again.plan, keep=False)
-        self._committed(loads)
 
     def _committed(self, loads: list[LoadRecord]) -> None:
         self.totals.add(loads)

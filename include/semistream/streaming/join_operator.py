@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.job import SIDES
+from semistream.job import SIDES, surrogate_key
 from semistream.joins import JoinState
 from semistream.joins.star import RoleJoin, Star, StarOutput
 from semistream.joins.waits import Waits
@@ -120,6 +120,7 @@ class SemiStreamOperator:
         self.star, self.output_schema, self.first = star, star.output_schema, star.first
         self.placing, self.unknown = placing, unknown or {}
         self._facts = Counter[str]()  # by role, joined rows with an inferred member so far
+        self._lacking = Counter[str]()  # by role, joined rows without a row of it so far
 
     def begin(self, at: float) -> None:
         self.star.begin(at)
@@ -149,6 +150,8 @@ class SemiStreamOperator:
             inferred = None
             if joined is not None:
                 joined, inferred = self._inferred(joined)
+                if several:
+                    self._count_lacking(joined)
                 for name, value in self.unknown.items():
                     at = self.output_schema.get_field_index(name)
                     filled = pc.fill_null(joined.column(at), value)
@@ -176,6 +179,13 @@ class SemiStreamOperator:
             found.append(pa.RecordBatch.from_arrays(columns, schema=INFERRED))
         return joined, pa.concat_batches(found) if found else None
 
+    def _count_lacking(self, joined: pa.RecordBatch) -> None:
+        """Count the joined rows that have no row of a role. They have no surrogate key of it."""
+        for each in self.star.joins:
+            if not self.star.rejects(each):
+                keys = joined.column(surrogate_key(each.role))
+                self._lacking[each.role] += keys.null_count
+
     def _codes(self, unmatched: pa.RecordBatch, role: str) -> pa.Array:
         """Return the codes of the keys that unmatched tuples have in a role, null for no key."""
         # by position: the stream may also have a column named reason
@@ -196,6 +206,7 @@ class SemiStreamOperator:
             "waiting": self.star.waiting_in(each),
             "inferred": 0 if each.members is None else each.members.tuples,
             "facts": self._facts[each.role],
+            "lacking": self._lacking[each.role],
         }
         return each.join.stats.as_dict() | counts
 
@@ -264,6 +275,7 @@ class SemiStreamOperator:
             missed=missed,
             passed=passed if several else None,
             inferred=work.done("facts"),
+            lacking=work.done("lacking"),
         )
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:

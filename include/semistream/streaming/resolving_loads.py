@@ -32,10 +32,15 @@ from semistream.warehouse.records import LoadRecord
 log = logging.getLogger(__name__)
 
 
+# Finishes the load that has begun. Given the record of the commit before it, it takes a load that
+# has changed nothing back. A load with Spark is not: an attempt of a task may outlive it.
+Finish = Callable[[Progress | None], None]
+
+
 class ResolvingLoads:
     """The resolving loads of an app."""
 
-    def __init__(self, planner: SemiStreamPlanner, commits: Commits, finish: Callable[[], None]):
+    def __init__(self, planner: SemiStreamPlanner, commits: Commits, finish: Finish):
         """Prepare the loads. finish: a function that joins, loads and commits the begun load."""
         self.planner, self.commits, self._finish = planner, commits, finish
         self.filling = FactFilling(planner, commits)
@@ -115,9 +120,9 @@ class ResolvingLoads:
             if [j.snapshot for j in plan.joins] != [j.snapshot for j in self.planner.plan.joins]:
                 # tuples may be kept whose keys the load's own version has
                 commits.looked_up = {}
-            self._join_again(at, staging, plan)
-            commits.wait_for_commit()
-            loads = commits.loads
+            if self._join_again(at, staging, plan, commits.progress):
+                commits.wait_for_commit()
+                loads = commits.loads
         return replace(Replayed.of(commits.app, taken, loads), filled=self.filling.fill(wanted))
 
     def before_replay(self, stream: pa.Schema) -> Position:
@@ -127,7 +132,7 @@ class ResolvingLoads:
         commits, progress = self.commits, self.commits.progress
         if commits.pending is not None and progress.again is not None:
             commits.prepare_sink(*self.planner.columns(progress.again.plan, (stream,)))
-            self._finish()
+            self._finish(None)
         elif (pending := commits.pending) is not None or commits.waiting:
             raise ConfigError(
                 "app",
@@ -146,17 +151,22 @@ class ResolvingLoads:
             )
         return at
 
-    def _join_again(self, at: Position, staging: Staging, plan: Plan[Any]) -> None:
-        """Run a resolving load of the staged tuples with a plan."""
+    def _join_again(
+        self, at: Position, staging: Staging, plan: Plan[Any], former: Progress | None = None
+    ) -> bool:
+        """Run a resolving load of the staged tuples with a plan. Return whether it is in the
+        ledger. former: see ``Finish``."""
         again = Again(staging.file, plan)
         pin_versions(self.commits.app, plan)
         self.commits.begin(Progress(*at, self.planner.plan, self.commits.states, again=again))
-        self._finish()
+        self._finish(former)
+        committed = self.commits.last == at
         log.info(
             "%d tuples of unmatched were joined again, %d have another result than before",
             staging.rows,
-            sum(load.resolved for load in self.commits.loads),
+            sum(load.resolved for load in self.commits.loads) if committed else 0,
         )
+        return committed
 
 
 def pin_versions(app: str, plan: Plan[Any], *, keep: bool = True) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from semistream.job import SIDES
 from semistream.joins.waits import Waits, in_seconds
+from semistream.positions import resolves
 from semistream.sizing.plan import Plan
 from semistream.warehouse.records import LoadRecord
 
@@ -20,6 +22,7 @@ SUMMED = (
     "cache_hits",
     "bytes_read",
 )
+BY_INPUT = ("unmatched", "missed", "lacking", "inferred")  # that a summary has of each input
 
 
 @dataclass
@@ -28,6 +31,8 @@ class Totals:
     slowest partition."""
 
     sums: Counter[str] = field(default_factory=Counter)  # by name, of SUMMED
+    again: int = 0  # tuples that were finished by being joined again
+    again_hits: int = 0  # cache hits when tuples were joined again
     batches: int = 0
     seconds: float = 0.0
     memory_peak: int = 0
@@ -36,7 +41,8 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
-    # by role or side: "matched", "unmatched", "missed", "inferred", and the unmatched by reason
+    # by role or side: "matched", "unmatched" in this role, "missed", "lacking", "inferred", and the
+    # unmatched by reason
     inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
@@ -44,6 +50,9 @@ class Totals:
         """Add a commit. loads: its records, one for each partition."""
         for name in SUMMED:
             self.sums[name] += sum(getattr(load, name) for load in loads)
+        if any(resolves(load.drain) for load in loads):
+            self.again += sum(load.matched + load.unmatched for load in loads)
+            self.again_hits += sum(load.cache_hits for load in loads)
         self.batches += 1
         self.seconds += max(load.seconds for load in loads)
         self.memory_peak = max(self.memory_peak, sum(load.memory_peak for load in loads))
@@ -55,7 +64,11 @@ class Totals:
             self.rejected.update(load.rejected)
             for i in load.inputs:
                 self.inputs[i.role].update(
-                    matched=i.matched, unmatched=i.unmatched, missed=i.missed, inferred=i.inferred
+                    matched=i.matched,
+                    unmatched=i.missing,
+                    missed=i.missed,
+                    lacking=i.lacking or 0,
+                    inferred=i.inferred,
                 )
                 self.inputs[i.role].update(i.rejected)
             self.nulled.update(load.nulled)
@@ -63,6 +76,13 @@ class Totals:
     @property
     def finished(self) -> int:
         return self.sums["matched"] + self.sums["unmatched"]
+
+    @property
+    def cache_share(self) -> float:
+        """The share of the stream's tuples that the cache answered. Tuples that are joined again do
+        not count, as the ledger has only those of them whose result has changed."""
+        first = self.finished - self.again
+        return (self.sums["cache_hits"] - self.again_hits) / first if first else 0.0
 
     @property
     def service_rate(self) -> float:
@@ -99,7 +119,7 @@ class Totals:
             "rejected": dict(self.rejected),
             "nulled": dict(self.nulled),
             "service_rate": self.service_rate,
-            "cache_share": self.sums["cache_hits"] / self.finished if self.finished else 0.0,
+            "cache_share": self.cache_share,
             "memory_peak": self.memory_peak,
             "resident_peak": self.resident_peak,
             "median_wait": self.median_wait,
@@ -119,25 +139,44 @@ def _by_input(
     """Yield a line for each input whose count is not 0. count: the count's name."""
     for name, of in inputs.items():
         if of.get(count):
-            yield f"  {head}{name}", f"{of[count]:,}"
+            yield f"{head}{name}", f"{of[count]:,}"
+
+
+def _indented(lines: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    return ((f"  {name}", *cells) for name, *cells in lines)
+
+
+def two_ways(
+    reasons: Sequence[tuple[str, ...]], roles: Sequence[tuple[str, ...]], *blank: str
+) -> list[tuple[str, ...]]:
+    """Return the lines of the unmatched tuples: by reason and, if there are such lines, once more
+    by role or stream, each with a heading. blank: the cells of a heading beside its name."""
+    if not roles:
+        return list(reasons)
+    by = "by stream" if roles[0][0] in SIDES else "by role"
+    return [
+        line
+        for heading, lines in (("by reason", reasons), (by, roles))
+        for line in ((heading, *blank), *((f"  {name}", *cells) for name, *cells in lines))
+    ]
 
 
 def describe(summary: dict[str, Any]) -> str:
     """Return the summary as text for people."""
     s = summary
+    reasons = [(reason, f"{count:,}") for reason, count in sorted(s["rejected"].items())]
     lines = [
         ("rows read", f"{s['rows_read']:,}"),
         ("matched", f"{s['matched']:,}"),
-        *_by_input(s["inputs"], "missed", "without "),
-        *_by_input(s["inputs"], "inferred", "inferred "),
         ("unmatched", f"{s['unmatched']:,}"),
-        *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
-        *_by_input(s["inputs"], "unmatched"),
+        *_indented(two_ways(reasons, [*_by_input(s["inputs"], "unmatched")], "")),
         *((("resolved, late", f"{s['resolved']:,}"),) if s.get("resolved") else ()),
         *((("filled in, late", f"{s['filled']:,}"),) if s.get("filled") else ()),
         ("waiting", f"{s['waiting']:,}"),
-        *_by_input(s["inputs"], "waiting"),
+        *_indented(_by_input(s["inputs"], "waiting")),
         ("output rows", f"{s['output_rows']:,}"),
+        *_indented(_by_input(s["inputs"], "lacking", "without ")),
+        *_indented(_by_input(s["inputs"], "inferred", "inferred ")),
         *(
             (f"  NULL, not a number: {column}", f"{count:,}")
             for column, count in sorted(s.get("nulled", {}).items())

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from semistream.data_files import DataFile
+from semistream.job import SIDES
 from semistream.positions import Kind
-from semistream.reasons import Reason
+from semistream.reasons import QUARANTINED, Reason
 
 
 def unaccounted(counts: Any) -> Any:
@@ -46,7 +47,9 @@ class InputCounts:
     without a row of the dimension; passed: the number of rows that the next role reads, None if it
     is one row for each matched tuple.
 
-    inferred: the number of rows of the fact table with an inferred member of the dimension.
+    inferred: the number of rows of the fact table with an inferred member of the dimension;
+    lacking: in a left join of several, the number of those without a row of the dimension, None if
+    it was loaded by a version that did not count them.
     """
 
     role: str
@@ -65,10 +68,21 @@ class InputCounts:
     missed: int = 0
     passed: int | None = None
     inferred: int = 0
+    lacking: int | None = None
 
     @property
     def unmatched(self) -> int:
         return sum(self.rejected.values())
+
+    @property
+    def missing(self) -> int:
+        """The tuples that are unmatched in this role or stream. What was refused before the join
+        was in no role, although the first one counts it."""
+        return sum(
+            tuples
+            for reason, tuples in self.rejected.items()
+            if self.role in SIDES or reason not in QUARANTINED
+        )
 
     def without_tuples(self) -> InputCounts:
         """Return the counts of a following load that reads and finishes no tuples."""
@@ -84,6 +98,7 @@ class InputCounts:
             missed=0,
             passed=None if self.passed is None else 0,
             inferred=0,
+            lacking=0,
         )
 
 

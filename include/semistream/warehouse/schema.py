@@ -140,6 +140,9 @@ load_inputs = Table(
     Column("passed", BigInteger),
     # rows of the fact table that name an inferred member of the dimension, see inferred.py
     Column("inferred", BigInteger, nullable=False, server_default="0"),
+    # if there are several roles: rows of the fact table that a left join has left without a row of
+    # the dimension; null: loaded by a version that did not count them
+    Column("lacking", BigInteger),
 )
 
 # the unmatched tuples of load_inputs by reason; a reason without tuples has no row

@@ -57,7 +57,7 @@ NOTHING = (
 UNKNOWN = ("wait_median", "wait_longest", "nulled", "key_sketch")
 NOTHING_OF_INPUT = (
     *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
-    *("cache_hits", "bytes_read", "missed", "inferred"),
+    *("cache_hits", "bytes_read", "missed", "inferred", "lacking"),
 )
 
 
@@ -82,8 +82,8 @@ class Stretch(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The content of stretches. facts: the number of rows of the fact table; batches: the batches
-    with files; commits: the rows of ``load_commits``."""
+    """The content of stretches. facts: the number of rows of the fact table; unmatched: the number
+    of open rows of ``unmatched``; commits: the rows of ``load_commits``."""
 
     facts: int
     unmatched: int
@@ -150,7 +150,9 @@ def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:
     """Return the content of these stretches of an app."""
     b, c, number = load_batches.c, load_commits.c, app_number(connection, app)
     sums = [
-        func.coalesce(func.sum(column), 0) for column in (b.output_rows, b.unmatched, b.rows_read)
+        func.coalesce(func.sum(column), 0)
+        # a tuple that was joined again is where its resolving load has put it
+        for column in (b.output_rows, b.unmatched - b.resolved, b.rows_read)
     ]
     loads = or_(*(b.load_id.between(*stretch.loads(number)) for stretch in of))
     facts, rejected, read = connection.execute(select(*sums).where(loads)).one()

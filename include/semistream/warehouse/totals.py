@@ -10,10 +10,11 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, Row, and_, case, func, or_, select, true
 
-from semistream.positions import Kind
+from semistream.positions import Kind, resolves
 from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_inputs
 
-SUMS = ("rows_read", "resolved", "matched", "unmatched", "output_rows", "cache_hits")
+HITS = "cache_hits"  # without those of resolving loads
+SUMS = ("rows_read", "resolved", "matched", "unmatched", "output_rows", HITS)
 # the greatest of a batch; a batch's value is the sum of its partitions
 MOST = ("memory_peak", "memory_budget")
 RESIDENT = "resident_peak"  # the greatest value of a worker
@@ -94,7 +95,9 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     # the app was started from the beginning
     if known.batches and connection.execute(same).first() is None:
         known = Totals(last.app)
-    sums = [func.sum(b[name]).label(name) for name in SUMS + MOST]
+    sums = [func.sum(b[name]).label(name) for name in SUMS + MOST if name != HITS]
+    # of the tuples that were read: those that are joined again are not in rows_read
+    sums.append(func.sum(case((resolves(b.drain), 0), else_=b[HITS])).label(HITS))
     sums += [func.max(b[name]).label(name) for name in (RESIDENT, WAIT)]
     newer = (
         select(b.batch, b.drain, *sums)

@@ -14,18 +14,27 @@ def run(arguments: Namespace) -> int:
     from semistream.paths import Paths
     from semistream.pipeline.load import load
     from semistream.pipeline.summary import final_summary, summary_table
+    from semistream.quality import VerificationFailed
     from semistream.streaming.script import settings_kind
 
     given, places = arguments.settings, Paths.from_environment()
     kind = settings_kind(workloads.load_any_job(given.job, places))
     settings = kind.load({name: getattr(given, name) for name in given.model_fields_set})
-    with console.progress(arguments.progress) as tell:
-        load(settings, places, tell, lambda line: print(line, file=sys.stderr))
-    console.show(
-        arguments.json,
-        final_summary(settings.name(), places),
-        lambda summary: console.text_console().print(summary_table(summary)),
-    )
+
+    def show() -> None:
+        console.show(
+            arguments.json,
+            final_summary(settings.name(), places),
+            lambda summary: console.text_console().print(summary_table(summary)),
+        )
+
+    try:
+        with console.progress(arguments.progress) as tell:
+            load(settings, places, tell, lambda line: print(line, file=sys.stderr))
+    except VerificationFailed:  # then above all one wants to see what was loaded
+        show()
+        raise
+    show()
     return 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,9 @@ from semistream.cli.options import unknown_app
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+UNKNOWN = {"in_all": None, "proof": None, "complete": ""}  # while the warehouse does not answer
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,6 +34,8 @@ def run(arguments: Namespace) -> int:
     if not set(names) <= set(known):
         raise unknown_app(arguments.app, checkpoints)
 
+    ledger, away = _ledger(names)
+
     def render(entries: list[dict[str, Any]]) -> None:
         if not names:
             print(f"No app has run under {checkpoints}.")
@@ -39,16 +46,47 @@ def run(arguments: Namespace) -> int:
                 if status is None
                 else drivers.describe(checkpoints / arguments.app, status)
             )
+            for line in _in_all(entries[0]):
+                print(line)
         else:
-            console.print_table(console.wide_console(160), _table(entries))
+            console.print_table(console.wide_console(170), _table(entries))
 
-    console.show(arguments.json, [_entry(checkpoints / name) for name in names], render)
+    entries = [_entry(checkpoints / name) | ledger.get(name, UNKNOWN) for name in names]
+    console.show(arguments.json, entries, render)
+    if away:
+        print(f"The warehouse does not answer: {away}", file=sys.stderr)
     return 0
 
 
+def _ledger(names: list[str]) -> tuple[dict[str, dict[str, Any]], str]:
+    """Return by app what the ledger has, and "", or nothing and the reason if the warehouse does
+    not answer."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from semistream.errors import SemistreamError
+    from semistream.paths import Paths
+    from semistream.pipeline.summary import standing
+
+    try:
+        return standing(names, Paths.from_environment()) if names else {}, ""
+    except (SQLAlchemyError, OSError, SemistreamError) as e:
+        return {}, str(e).partition("\n")[0]
+
+
+def _in_all(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield lines on what the ledger has of an app."""
+    if (n := entry["in_all"]) is not None:
+        yield (
+            f"  in all {n['rows_read']:,} rows read, {n['matched']:,} matched, "
+            f"{n['unmatched']:,} unmatched, {n['waiting']:,} waiting"
+        )
+        if entry["complete"]:
+            yield f"  complete: {entry['complete']}"
+
+
 def _entry(checkpoint: Path) -> dict[str, Any]:
-    """Return an app's status, by name of the value. ``state`` is "unknown" if the status cannot be
-    read."""
+    """Return the status of an app's latest run, by name of the value. ``state`` is "unknown" if the
+    status cannot be read."""
     from dataclasses import asdict
 
     from semistream.pipeline import drivers
@@ -63,21 +101,25 @@ def _entry(checkpoint: Path) -> dict[str, Any]:
 def _table(entries: list[dict[str, Any]]) -> Table:
     from semistream.joins.waits import in_seconds
 
+    counts = ("rows_read", "matched", "unmatched", "waiting")
     numbers = ("batch", "read", "matched", "unmatched", "waiting", "tuples/s", "waited")
     table = console.plain_table(
-        "app", "state", *numbers, "last sign of life (UTC)", "error", right=numbers
+        "app", "state", *numbers, "proof", "last sign of life (UTC)", "error", right=numbers
     )
     for e in entries:
+        in_all, proof = e["in_all"], e["proof"] or "–"
+        total = ["–" if in_all is None else f"{in_all[name]:,}" for name in counts]
         if "heartbeat" not in e:
-            table.add_row(e["app"], e["state"], *[""] * 8, e["error"])
+            table.add_row(e["app"], e["state"], "", *total, "", "", proof, "", e["error"])
             continue
         table.add_row(
             e["app"],
             e["state"],
             "–" if e["batch"] is None else str(e["batch"]),
-            *(f"{e[name]:,}" for name in ("rows_read", "matched", "unmatched", "waiting")),
+            *total,
             f"{e['rate']:,.0f}",
             in_seconds(e["longest_wait"]) if e["master_version"] else "–",
+            proof,
             e["heartbeat"][:19].replace("T", " "),
             e["error"].partition("\n")[0],
         )

@@ -43,7 +43,7 @@ def run(arguments: Namespace) -> int:
         sample=arguments.sample,
         job=arguments.job,
     )
-    console.show(arguments.json, result, lambda r: print(f"{r['text']}\nReport: {r['report']}"))
+    console.show(arguments.json, result, lambda r: print(r["text"]))
     return 0
 
 
