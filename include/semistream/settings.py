@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ from pydantic import (
 )
 
 from semistream.errors import ConfigError
+from semistream.yaml_lines import loader
 
 if typing.TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -160,8 +161,8 @@ class Settings(BaseModel):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML mapping. Raises ConfigError when the file is missing, unreadable or not a
-    mapping."""
+    """Read a YAML mapping. Raises ConfigError when the file is missing, unreadable, not a mapping,
+    or gives a setting twice."""
     try:
         values = _yaml(Path(path).read_text())
     except (OSError, ValueError) as e:
@@ -208,23 +209,19 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
 
 
 def _yaml(text: str) -> Any:
-    """Parse a YAML text. Booleans are only true and false, as in YAML 1.2, because ``on:`` is a
-    job's key and must not become True. Raises ValueError for malformed YAML."""
+    """Parse a YAML text. Raises ValueError that names the line for malformed YAML, and for a
+    mapping that has a key twice."""
     import yaml  # takes a while, and many commands read none
 
-    class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
-            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
-
-    Loader.add_implicit_resolver(
-        "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-    )
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader
-    except yaml.YAMLError as e:
-        raise ValueError(str(e)) from None
+        return yaml.load(text, loader())  # noqa: S506 - it is a SafeLoader
+    except yaml.MarkedYAMLError as e:
+        lines = [mark.line + 1 for mark in (e.context_mark, e.problem_mark) if mark]
+        since = f" ({e.context}, which begins in line {lines[0]})" if len(lines) > 1 else ""
+        raise ValueError(f"Line {lines[-1]}: {e.problem}{since}.") from None
+    except yaml.reader.ReaderError as e:
+        line = text.count("\n", 0, e.position) + 1
+        raise ValueError(f"Line {line}: {e.reason}: {chr(e.character)!r}.") from None
 
 
 def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
