@@ -169,6 +169,23 @@ class Role(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _late_of_its_join(self) -> Self:
+        self.check_late(self.join_type)
+        return self
+
+    def check_late(self, join_type: JoinType | None) -> None:
+        """Raise ConfigError if tuples are to be resolved that a join of this type has made facts.
+        The type is used where the role has none."""
+        if self.late == "resolve" and (self.join_type or join_type) == "left":
+            raise ConfigError(
+                f"dimensions.{self.name}.late",
+                "must be reject where the join is a left one, as a tuple without a match is in the "
+                "fact table already",
+                self.late,
+                "Make the join an inner one, or leave late out.",
+            )
+
     @property
     def grace_hours(self) -> float:
         """The grace in hours; 0 if there is none, or if the grace is a number of versions."""

@@ -38,6 +38,8 @@ def load(
         memory = int(Publishing.load({}).memory)
         if isinstance(settings, LoadSettings):
             job = settings.with_source(job)
+            for role in job.roles:
+                role.check_late(settings.join_type)
         for line in provision(settings.job, places, progress, memory=memory, job=job):
             say(line)
     else:
