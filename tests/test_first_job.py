@@ -246,6 +246,19 @@ def test_the_share_without_a_row_is_judged_as_the_proof_does(run, star, more, re
     assert run("check", "star.yaml", *rest)[0] == 1
 
 
+def test_rows_with_one_key_are_named_before_and_while_they_are_provisioned(run, star):
+    (star / "star.yaml").write_text(STAR.replace("0.05", "0.5") % "")
+    with (star / "products.csv").open("a") as file:
+        file.write("p1,Again\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 0
+    assert "1 rows have the business key of another one (sku), for instance 'p1'" in out
+    code, out, _ = run("provision", "star.yaml")
+    assert code == 0
+    assert "rejected 1 (duplicate_key 1)" in out
+    assert "Of rows with the same sku the last is taken, for instance of 'p1'" in out
+
+
 @pytest.mark.parametrize("left", ["role", "command"])
 def test_a_left_join_that_is_to_resolve_is_refused_before_anything_is_written(run, star, left):
     more = ", late: resolve" + (", join_type: left" if left == "role" else "")

@@ -35,7 +35,7 @@ from semistream.pipeline.input_checks import problems, stream_schema
 from semistream.pipeline.load_prediction import RolePrediction, predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
-from semistream.provisioning.master_rows import open_rows
+from semistream.provisioning.master_rows import key_text, open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.choice import known_costs
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
@@ -353,11 +353,13 @@ class _Check:
         if rejected == read.rows and not dimension.allow_empty:
             self.found.add("error", dimension.name, "it has no row: no tuple would match")
         if read.duplicates:
+            keys = ", ".join(map(repr, self._duplicate_keys(joined, read)))
             self.found.add(
                 "warning",
                 dimension.name,
                 f"{read.duplicates:,} rows have the business key of another one "
-                f"({', '.join(dimension.business_key)}): the last one is taken",
+                f"({', '.join(dimension.business_key)}), for instance {keys}: the last one is "
+                "taken",
             )
         if not read.whole:
             self.found.add(
@@ -401,6 +403,16 @@ class _Check:
                 fields = [f for f in former.schema if f.name != dimension.surrogate_key]
                 known = pa.schema(fields)
         return open_rows(dimension, joined.key_columns, engine, None, known)
+
+    def _duplicate_keys(self, joined: JoinedDimension, read: _Read) -> list[str]:
+        """Return the first business keys that several rows have. Read the rows once more."""
+        keys, rows, found = joined.dimension.business_key, self._open(joined), dict[str, None]()
+        batches = (batch for batch, _ in rows.batches)
+        for batch in replaced_rows(master_keys(rows.schema, list(keys)), read.codes, batches):
+            found |= dict.fromkeys(key_text(batch, keys, i) for i in range(batch.num_rows))
+            if len(found) >= SHOWN:
+                break
+        return list(found)[:SHOWN]
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
         """Write rows of a dimension into a temporary snapshot by a key. Add the statistics of these
