@@ -209,6 +209,7 @@ def test_many_rows_of_a_key_must_be_declared(star, run):
     Path("airports.csv").write_text("faa,name,tzone\nEWR,a,x\nEWR,b,y\nJFK,c,z\nIAH,d,z\n")
     code, _, err = run("join", "--config", "star.yaml")
     assert code == 2 and ("dimensions.dest.many" in err or "dimensions.origin.many" in err)
+    assert "Several rows have the same faa." in err and "The first: 'EWR'." in err
     text = STAR.replace("{path: airports.csv,", "{path: airports.csv, many: true,")
     stats, _ = star(text=text)
     assert stats["output_rows"] > stats["rows_read"] == stats["matched"]

@@ -26,7 +26,7 @@ from semistream.files.detection import sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.files.source import Rejected
 from semistream.job import SIDES, AnyJob, Job, Role, StreamSpec, StreamStreamJob
-from semistream.keys import master_keys, resolve_keys
+from semistream.keys import key_text, master_keys, resolve_keys
 from semistream.master.publish import current_manifest, publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
@@ -35,7 +35,7 @@ from semistream.pipeline.input_checks import problems, stream_schema
 from semistream.pipeline.load_prediction import RolePrediction, predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
-from semistream.provisioning.master_rows import key_text, open_rows, replaced_rows
+from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.choice import known_costs
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed

@@ -34,7 +34,7 @@ from semistream.column_format import key_forms
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import UNKNOWN, Dimension, check_same, surrogate_key
-from semistream.keys import master_keys
+from semistream.keys import key_text, master_keys
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.progress import Progress, silent
 from semistream.provisioning.inferred import let_infer, may_infer
@@ -43,7 +43,6 @@ from semistream.provisioning.master_rows import (
     Rejected,
     check_columns,
     json_of,
-    key_text,
     open_rows,
     replaced_rows,
 )

@@ -221,10 +221,5 @@ def replaced_rows(
             yield batch.filter(pa.array(chosen))
 
 
-def key_text(rows: pa.RecordBatch, columns: Collection[str], i: int) -> str:
-    """Return the key of a row as people read it."""
-    return ", ".join(str(rows.column(column)[i]) for column in columns)
-
-
 def json_of(rows: pa.RecordBatch, i: int) -> str:
     return json.dumps(python_rows(rows.slice(i, 1))[0], default=str)
