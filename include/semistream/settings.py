@@ -104,6 +104,11 @@ class Settings(BaseModel):
             parser.add_argument("--" + name.replace("_", "-"), **options)
 
     @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of the settings that users can give."""
+        return list(cls.model_fields)
+
+    @classmethod
     def nested(cls) -> dict[str, FieldInfo]:
         """Return the fields whose values are settings, or mappings of settings."""
         return {
@@ -282,13 +287,13 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     if first["type"] == "extra_forbidden":
         import difflib
 
-        near = difflib.get_close_matches(str(first["loc"][-1]), owner.model_fields, 1)
+        near = difflib.get_close_matches(str(first["loc"][-1]), owner.setting_names(), 1)
         return ConfigError(
             where,
             "is not a setting",
             None,
             "".join(f"Did you mean {name}? " for name in near)
-            + f"Settings: {', '.join(owner.model_fields)}.",
+            + f"Settings: {', '.join(owner.setting_names())}.",
         )
     remedy = (
         f"It means: {field.description}"

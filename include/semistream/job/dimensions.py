@@ -186,6 +186,12 @@ class Role(Settings):
                 "Make the join an inner one, or leave late out.",
             )
 
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of the settings of a role, and of its dimension, which may stand beside
+        them."""
+        return list(dict.fromkeys((*cls.model_fields, *Dimension.model_fields)))
+
     @property
     def grace_hours(self) -> float:
         """The grace in hours; 0 if there is none, or if the grace is a number of versions."""
