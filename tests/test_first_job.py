@@ -246,6 +246,14 @@ def test_the_share_without_a_row_is_judged_as_the_proof_does(run, star, more, re
     assert run("check", "star.yaml", *rest)[0] == 1
 
 
+def test_an_empty_expectation_is_an_error(run, star):
+    (star / "star.yaml").write_text(STAR % "" + "expect:\n  volume:\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1
+    assert "'expect.volume' must not be empty" in out
+    assert "volume: learned" in out
+
+
 def test_rows_with_one_key_are_named_before_and_while_they_are_provisioned(run, star):
     (star / "star.yaml").write_text(STAR.replace("0.05", "0.5") % "")
     with (star / "products.csv").open("a") as file:
@@ -389,7 +397,15 @@ def test_the_schema_of_jobs_accepts_the_shipped_ones_and_no_misspelt_key(tmp_pat
     shipped = sorted((Path(__file__).parents[1] / "include/semistream/workloads").glob("*.yaml"))
     assert len(shipped) >= 5
     assert valid(*shipped, schema=schema)
-    wrong = tmp_path / "wrong.yaml"
+    wrong, job = tmp_path / "wrong.yaml", STAR.replace("0.05", "5%%") % ""
+    for volume, right in (
+        ("learned", True),
+        ("{below: 20%}", True),
+        ("learnd", False),
+        ("", False),
+    ):
+        wrong.write_text(f"{job}expect:\n  volume: {volume}\n")
+        assert valid(wrong, schema=schema) == right
     for old, new in (("fact_table", "fact_tabel"), ("path: tpch", "paht: tpch")):
         text = next(f for f in shipped if f.stem == "tpch").read_text()
         wrong.write_text(text.replace(old, new))

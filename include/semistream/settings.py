@@ -354,6 +354,15 @@ def pairs(value: Any) -> Any:
     return dict(pairs)
 
 
+def percent(value: Any) -> Any:
+    """Convert a percentage such as '20%' to a share. Anything else is returned as it is."""
+    text = value.strip() if isinstance(value, str) else ""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else value
+    except ValueError:
+        return value
+
+
 def pair_words(given: Mapping[str, str]) -> str:
     """Return pairs of names as people read them: ``a = b``, or ``a`` where both are the same."""
     return ", ".join(a if a == b else f"{a} = {b}" for a, b in given.items())
@@ -413,6 +422,8 @@ def _positive(value: ByteSize) -> ByteSize:
 Pairs = Annotated[dict[str, str], BeforeValidator(pairs)]
 Types = Annotated[dict[str, str], BeforeValidator(_types)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]
+# of 0 to 1; also as a percentage
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(percent)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
 MOST_MEMORY = 2**47  # bytes, the address space of a process

@@ -12,7 +12,16 @@ from pydantic import BeforeValidator, ByteSize, Field, model_validator
 from semistream.column_format import Formats
 from semistream.errors import ConfigError
 from semistream.job import Role, with_roles
-from semistream.settings import Bytes, JoinSettings, Names, Pairs, Publishing, Settings, Types
+from semistream.settings import (
+    Bytes,
+    JoinSettings,
+    Names,
+    Pairs,
+    Publishing,
+    Settings,
+    Share,
+    Types,
+)
 
 Format = Literal["csv", "json", "parquet"]
 FORMATS = (
@@ -121,10 +130,8 @@ class JoinFiles(JoinSettings):
     )
     formats: Formats = Field({}, description=FORMATS)
     master_formats: Formats = Field({}, description="How master columns are written, likewise")
-    max_unmatched: float | None = Field(
+    max_unmatched: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Share of the stream's rows that may have no master row; when more have none, "
         "the command fails and writes no output; default: any, of which the summary warns",
     )
