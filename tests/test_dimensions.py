@@ -177,6 +177,7 @@ def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehous
     assert result.reasons == {"null_key": 1, "unparsable": 2, "long_key": 1, "duplicate_key": 1}
     assert [(r["sku"], r["price"]) for r in stored(warehouse)] == [("a", 7.0), ("c", None)]
     assert sorted(r[0] for r in rejects(warehouse)) == [
+        "duplicate_key",
         "long_key",
         "null_key",
         "unparsable",
@@ -191,8 +192,35 @@ def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehous
         r[0] == "null_key" and json.loads(r[2]) == {"sku": None, "price": 2.0, "n": 2}
         for r in rejects(warehouse)
     )
+    (duplicate,) = (r for r in rejects(warehouse) if r[0] == "duplicate_key")
+    assert duplicate[1] == "a later row has the same sku, a"
+    assert json.loads(duplicate[2]) == {"sku": "a", "price": 1.5, "n": 1}
     again = provision(job(path), warehouse)
-    assert counts(again) == (0, 0, 2, 5) and len(rejects(warehouse)) == 4
+    assert counts(again) == (0, 0, 2, 5) and len(rejects(warehouse)) == 5
+
+
+def test_of_rows_with_one_key_all_but_the_last_are_kept_as_rejected(warehouse, tmp_path):
+    """Also far apart, by a key of two columns, and no more than some."""
+    path = tmp_path / "products.csv"
+    lines = [f"p{i % 400000},{i % 2},{i}" for i in range(400_900)]
+    path.write_text("\n".join(["sku,half,n", *lines, "p3,1,7", ""]))
+    result = provision(job(path, on={"sku": "sku", "half": "half"}), warehouse)
+    assert counts(result) == (400_000, 0, 0, 901)
+    assert result.duplicates == tuple(f"p{i}, {i % 2}" for i in range(5))
+    kept = [json.loads(r[2])["n"] for r in rejects(warehouse)]
+    assert kept == [*range(900), 400_003]
+    assert {row["n"] for row in stored(warehouse)} == {*range(900, 400_900), 7} - {400_003}
+
+
+def test_rows_of_a_table_with_one_key_are_kept_as_rejected(warehouse):
+    with warehouse.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE source (sku VARCHAR(20), n INT)")
+        connection.exec_driver_sql("INSERT INTO source VALUES ('a', 1), ('b', 1), ('a', 1)")
+    result = provision(job(table="source"), warehouse)
+    assert (counts(result), result.duplicates) == ((2, 0, 0, 1), ("a",))
+    assert [r[:2] for r in rejects(warehouse)] == [
+        ("duplicate_key", "a later row has the same sku, a")
+    ]
 
 
 def test_broken_json_lines_cost_their_own_row_only(warehouse, tmp_path):

@@ -153,6 +153,9 @@ def test_what_is_usual():
         ({"volume": {"at_least": 9, "at_most": 5}}, r"expect\.volume\.at_most' must not be less"),
         ({"match_rate": {"at_least": 95}}, r"expect\.match_rate\.at_least"),
         ({"match_rate": {"roles": ["x"]}}, r"expect\.match_rate\.roles.*It has: p"),
+        ({"volume": "learnd"}, r"expect\.volume.*a mapping of limits, or the word learned"),
+        ({"match_rate": {"at_least": "200%"}}, r"expect\.match_rate\.at_least"),
+        ({"freshness": {"within": 2}}, r"expect\.freshness\.within.*a time such as 2 hours"),
         ({"freshness": {"within": "soon"}}, r"expect\.freshness\.within.*such as 2 hours"),
         ({"freshness": {"action": "shout"}}, r"expect\.freshness\.action"),
         ({"volumes": {}}, r"expect\.volumes' is not a setting.*Did you mean volume"),
@@ -162,6 +165,24 @@ def test_what_cannot_be_expected(expect, words):
     job = {"name": "j", "stream": {}, "master": {"name": "p"}, "on": "k", "fact_table": "f"}
     with pytest.raises(ConfigError, match=words):
         Job.load(job | {"expect": expect})
+
+
+def test_shares_are_numbers_or_percentages_everywhere():
+    product = {"path": "p.csv", "on": "k", "max_unmatched": "5%", "max_rejected": "0.5 %"}
+    job = Job.load(
+        {
+            "name": "j",
+            "stream": {"max_unparsable": "2%"},
+            "dimensions": {"product": product},
+            "fact_table": "f",
+            "expect": {"match_rate": {"at_least": "99%"}},
+        }
+    )
+    (role,) = job.roles
+    assert (role.max_unmatched, role.dimension.max_rejected) == (0.05, 0.005)
+    assert (job.stream.max_unparsable, job.expect.match_rate.at_least) == (0.02, 0.99)
+    with pytest.raises(ConfigError, match="max_unmatched"):
+        Job.load(job.model_dump() | {"dimensions": {"product": product | {"max_unmatched": "5"}}})
 
 
 def test_a_job_keeps_its_expectations():

@@ -204,6 +204,84 @@ def test_what_cannot_work_is_told_by_check_and_writes_nothing(run, german, old, 
         assert not list(german.glob("var/snapshots/*"))
 
 
+STAR = """
+name: sales
+stream: {format: csv, path: sales.csv, id: [id]}
+dimensions:
+  product: {path: products.csv, on: sku, max_unmatched: 0.05%s}
+  other: {path: products.csv, on: {other: sku}}
+fact_table: fact_sales
+"""
+
+
+@pytest.fixture
+def star(tmp_path) -> Path:
+    """The files of ``STAR``: of 100 tuples 8 have no product, and 2 more no key."""
+    keys = [""] * 2 + ["later"] * 8 + ["p1"] * 90
+    lines = (f"{i},{key},p1" for i, key in enumerate(keys))
+    (tmp_path / "sales.csv").write_text("\n".join(["id,sku,other", *lines, ""]))
+    (tmp_path / "products.csv").write_text("sku,name\np1,P\np2,Q\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("more", "rest", "code", "said"),
+    [
+        ("", [], 1, "error: product: 10.0% of the tuples have no row"),
+        (", grace: 2 hours", [], 0, "max_unmatched, 0.05, when their grace of 2 hours has ended"),
+        (", grace: 2 versions, late: infer", [], 0, "when their grace of 2 versions has ended"),
+        (", grace: 2 versions, late: infer", ["--join-type", "left"], 0, "has ended"),
+        # inferred facts count; in a left join of several roles nothing can come later
+        (", late: infer", [], 1, "error: product: 10.0% of the tuples have no row"),
+        (", grace: 2 hours", ["--join-type", "left"], 1, "error: product: 10.0% of the tuples"),
+    ],
+)
+def test_the_share_without_a_row_is_judged_as_the_proof_does(run, star, more, rest, code, said):
+    (star / "star.yaml").write_text(STAR % more)
+    found, out, _ = run("check", "star.yaml", *rest)
+    assert said in out
+    assert found == code
+    # a tuple without a key has no grace
+    (star / "star.yaml").write_text(STAR.replace("0.05", "0.01") % more)
+    assert run("check", "star.yaml", *rest)[0] == 1
+
+
+def test_an_empty_expectation_is_an_error(run, star):
+    (star / "star.yaml").write_text(STAR % "" + "expect:\n  volume:\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1
+    assert "'expect.volume' must not be empty" in out
+    assert "volume: learned" in out
+
+
+def test_rows_with_one_key_are_named_before_and_while_they_are_provisioned(run, star):
+    (star / "star.yaml").write_text(STAR.replace("0.05", "0.5") % "")
+    with (star / "products.csv").open("a") as file:
+        file.write("p1,Again\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 0
+    assert "1 rows have the business key of another one (sku), for instance 'p1'" in out
+    code, out, _ = run("provision", "star.yaml")
+    assert code == 0
+    assert "rejected 1 (duplicate_key 1)" in out
+    assert "Of rows with the same sku the last is taken, for instance of 'p1'" in out
+
+
+@pytest.mark.parametrize("left", ["role", "command"])
+def test_a_left_join_that_is_to_resolve_is_refused_before_anything_is_written(run, star, left):
+    more = ", late: resolve" + (", join_type: left" if left == "role" else "")
+    (star / "star.yaml").write_text(STAR % more)
+    rest = [] if left == "role" else ["--join-type", "left"]
+    said = "'dimensions.product.late' must be reject where the join is a left one"
+    code, out, _ = run("check", "star.yaml", *rest)
+    assert code == 1
+    assert said in out
+    code, _, err = run("load", "star.yaml", *rest)
+    assert code == 2
+    assert said in err
+    assert not [*star.rglob("*.arrow"), *star.rglob("warehouse.db")]
+
+
 def test_a_proposed_job_is_joined_without_a_warehouse(run, german, monkeypatch):
     """From another directory, and with the job's own settings."""
     assert run("init", "verkauf.csv", "artikel.csv", "--out", "jobs/v.yaml")[0] == 0
@@ -319,7 +397,15 @@ def test_the_schema_of_jobs_accepts_the_shipped_ones_and_no_misspelt_key(tmp_pat
     shipped = sorted((Path(__file__).parents[1] / "include/semistream/workloads").glob("*.yaml"))
     assert len(shipped) >= 5
     assert valid(*shipped, schema=schema)
-    wrong = tmp_path / "wrong.yaml"
+    wrong, job = tmp_path / "wrong.yaml", STAR.replace("0.05", "5%%") % ""
+    for volume, right in (
+        ("learned", True),
+        ("{below: 20%}", True),
+        ("learnd", False),
+        ("", False),
+    ):
+        wrong.write_text(f"{job}expect:\n  volume: {volume}\n")
+        assert valid(wrong, schema=schema) == right
     for old, new in (("fact_table", "fact_tabel"), ("path: tpch", "paht: tpch")):
         text = next(f for f in shipped if f.stem == "tpch").read_text()
         wrong.write_text(text.replace(old, new))

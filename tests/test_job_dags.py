@@ -380,3 +380,15 @@ def test_the_ledger_does_not_keep_who_is_notified(home):
 )
 def test_the_line_of_a_setting(parameter, line):
     assert line_of("a: 1\nb:\n  c: 2\nd:\n  - {e: 3}\n  - {e: 4}\n", parameter) == line
+
+
+def test_a_setting_that_is_given_twice_is_named_with_both_lines(home):
+    from semistream.airflow.job_dags import JobError, job_dag
+
+    wrong = changed(home, "fact_table:", "name: other\nfact_table:")
+    lines = wrong.read_text().splitlines()
+    first, again = (i for i, line in enumerate(lines, 1) if line.startswith("name:"))
+    with pytest.raises(
+        JobError, match=f"line {again}:.*name is given twice, first in line {first}"
+    ):
+        job_dag(wrong)

@@ -209,6 +209,7 @@ def test_many_rows_of_a_key_must_be_declared(star, run):
     Path("airports.csv").write_text("faa,name,tzone\nEWR,a,x\nEWR,b,y\nJFK,c,z\nIAH,d,z\n")
     code, _, err = run("join", "--config", "star.yaml")
     assert code == 2 and ("dimensions.dest.many" in err or "dimensions.origin.many" in err)
+    assert "Several rows have the same faa." in err and "The first: 'EWR'." in err
     text = STAR.replace("{path: airports.csv,", "{path: airports.csv, many: true,")
     stats, _ = star(text=text)
     assert stats["output_rows"] > stats["rows_read"] == stats["matched"]
@@ -368,3 +369,29 @@ def test_settings_of_a_role_are_those_of_a_job():
     assert (a.on, b.on, c.on) == ({"k": "k"}, {"k": "j"}, {"k": "k", "l": "m"})
     assert (a.columns, b.columns) == ({"x": "x", "y": "y"}, {"x": "z"})
     assert c.many and c.snapshot == Path("c")
+
+
+def test_files_in_another_encoding_are_read_with_their_options(run):
+    text = "id;town\n1;K\xf6ln\n2;Bonn\n"
+    Path("s.csv").write_text(text, encoding="cp1252")
+    Path("m.csv").write_text("town;k\nK\xf6ln;1\nBonn;2\n", encoding="cp1252")
+    wanted = [{"id": 1, "town": "K\xf6ln", "k": 1}, {"id": 2, "town": "Bonn", "k": 2}]
+    given = ("join", "--stream", "s.csv", "--master", "m.csv", "--on", "town", "--out", "o.parquet")
+    code, out, _ = run(*given, "--delimiter", ";")
+    assert code == 0
+    assert r"not UTF-8 in '1;K\xf6ln'" in out and "--stream-options encoding=" in out
+    stream = ("--stream-options", "sep=;", "--stream-options", "encoding=cp1252")
+    code, _, err = run(*given, *stream, *(word.replace("stream", "master") for word in stream))
+    assert code == 0, err
+    assert sorted(pq.read_table("o.parquet").to_pylist(), key=lambda row: row["id"]) == wanted
+    Path("s.csv").write_text(text.replace("id", "\xefd"), encoding="cp1252")
+    code, _, err = run(*given, "--delimiter", ";")
+    assert code == 2 and "--stream-options encoding=cp1252" in err
+
+
+def test_a_wrong_setting_of_a_dimension_lists_those_that_work(run):
+    Path("star.yaml").write_text(STAR.replace("on: tailnum", "on: tailnum, fromats: {}"))
+    code, _, err = run("join", "--config", "star.yaml")
+    assert code == 2 and "Did you mean formats?" in err
+    named = err.split("Settings: ")[1].split(".")[0].split(", ")
+    assert {"path", "formats", "options", "on", "late"} <= set(named)

@@ -15,12 +15,14 @@ import pytest
 
 import faults
 from loads import MASTER, SmallLoad, same, until, verify
+from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
 from semistream.master.publish import publish_snapshot
 from semistream.pipeline import steps
 from semistream.pipeline.summary import final_summary
 from semistream.reasons import Reason
+from semistream.streaming.replaying import _read
 from semistream.streaming.resolving import Staging, brought, typed_tuples
 from semistream.streaming.spool import unmatched_rows
 from semistream.streaming.status import read_status, request_stop
@@ -459,6 +461,13 @@ def test_a_file_that_is_not_what_was_kept_is_refused(spark, late, tmp_path):
         late.replay(tmp_path / "none.csv")
     assert late.query("SELECT count(*) FROM load_commits") == before
     late.check()
+
+
+def test_a_file_without_its_keys_is_told_so_before_its_columns_are_looked_at(tmp_path):
+    (tmp_path / "none.csv").write_text("id,quantity\n1,2\n")
+    stream = pa.schema([("id", pa.int64()), ("sku", pa.string())])
+    with pytest.raises(ConfigError, match="lacks load_id, load_row, sku"):
+        next(_read(tmp_path / "none.csv", stream, {"sku": ColumnFormat(trim=True)}))
 
 
 def test_mended_texts_are_parsed_as_the_stream_is(spark, late, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from loads import until
+from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.settings import read_yaml
 
@@ -135,6 +136,32 @@ def test_an_interrupt_drains_and_proves(sales):
 def test_yaml_that_has_true_for_on_is_understood(tmp_path):
     (tmp_path / "job.yaml").write_text("true: {a: b}\nname: x\n")
     assert read_yaml(tmp_path / "job.yaml") == {"on": {"a": "b"}, "name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: {b: 1}\nc:\n  d: 1\n  e: 2\n  d: 3\n", "Line 5: d is given twice, first in line 3."),
+        (
+            "a:\n  b: {c: d, e\nf: g\n",
+            "Line 3: expected ',' or '}', but got ':' "
+            "(while parsing a flow mapping, which begins in line 2).",
+        ),
+        ("a: 1\nb: \t- c\n", "Line 2: found character '\\t' that cannot start any token"),
+        ("a: 1\nb: \x01\n", "Line 2: special characters are not allowed: '\\x01'."),
+    ],
+)
+def test_wrong_yaml_is_named_with_its_file_and_line(tmp_path, text, said):
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_yaml(tmp_path / "job.yaml")
+    assert str(tmp_path / "job.yaml") in str(raised.value)
+    assert said in str(raised.value)
+
+
+def test_a_yaml_mapping_may_override_a_key_that_it_merges(tmp_path):
+    (tmp_path / "job.yaml").write_text("a: &a {b: 1, c: 2}\nd: {<<: *a, b: 3}\n")
+    assert read_yaml(tmp_path / "job.yaml")["d"] == {"b": 3, "c": 2}
 
 
 def test_without_a_command_the_next_steps_are_named(run):

@@ -32,6 +32,7 @@ def loader(tmp_path):
 def findings(loader: Loader) -> dict[str, str]:
     result = check(loader, sample=0)
     assert failed(result) == {"source_files"}, result.describe()
+    assert "`semistream reset sales --file PATH`" in result.failed[0].remedy
     rows = rows_of(result, "source_files")
     return {str(Path(r["file"]).relative_to(loader.directory)): r["finding"] for r in rows}
 

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from semistream.durations import seconds_of
 from semistream.errors import ConfigError
-from semistream.settings import Names, Settings
+from semistream.settings import Names, Settings, Share, percent
 
 LEARNED = "learned"  # stands in the place of a mapping if no limit is given
 
 
-def _share(value: Any) -> Any:
+def difference(value: Any) -> Any:
     """Convert '20%' to 0.2. Raises ValueError for a text that is not a share."""
-    text = str(value).strip()
     try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
+        share = float(percent(value))
+    except (TypeError, ValueError):
         share = -1.0
     if isinstance(value, bool) or not 0 < share <= 1:
         raise ValueError("must be a percentage such as 20%, or a share of at most 1")
     return share
 
 
-def _duration(value: str) -> str:
-    if seconds_of(value) is None:
+def _duration(value: Any) -> Any:
+    if value is not None and seconds_of(str(value)) is None:
         raise ValueError("must be a time such as 2 hours, in seconds, minutes, hours or days")
-    return value.strip()
+    return value if value is None else value.strip()
 
 
 def _mapping(value: Any) -> Any:
+    if value is not None and value != LEARNED and not isinstance(value, (Mapping, Settings)):
+        raise ValueError(f"must be a mapping of limits, or the word {LEARNED}")
     return {} if value == LEARNED else value
 
 
-Share = Annotated[float, BeforeValidator(_share)]
+def check_given(given: Any) -> None:
+    """Raise ConfigError for an expectation that stands in a job's file without a content. It would
+    check nothing, as one that is left out. given: what the file has under ``expect``."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if value is None:
+            raise ConfigError(
+                f"expect.{name}",
+                "must not be empty",
+                None,
+                f"Give its limits, or the word {LEARNED}: expect: {{{name}: {LEARNED}}}.",
+            )
+
+
+Difference = Annotated[float, BeforeValidator(difference)]
 
 
 class Expectation(Settings):
@@ -52,10 +67,10 @@ class Volume(Expectation):
 
     at_least: int | None = Field(None, ge=0, description="Rows that each load reads at least")
     at_most: int | None = Field(None, ge=0, description="Rows that each load reads at most")
-    below: Share | None = Field(
+    below: Difference | None = Field(
         None, description="How far a load may be below the median of the last loads, as 20%"
     )
-    above: Share | None = Field(
+    above: Difference | None = Field(
         None, description="How far a load may be above the median of the last loads, as 50%"
     )
 
@@ -83,10 +98,10 @@ class MatchRate(Expectation):
     """The share of a load's tuples that have a row in each role's dimension, or a partner in the
     other stream. Without a limit, the last loads show what is usual."""
 
-    at_least: float | None = Field(
-        None, ge=0, le=1, description="Share of the tuples that are matched at least"
+    at_least: Share | None = Field(
+        None, description="Share of the tuples that are matched at least"
     )
-    below: Share | None = Field(
+    below: Difference | None = Field(
         None, description="Points that a load may be below the median of the last loads, as 5%"
     )
     roles: Names = Field(
@@ -109,7 +124,7 @@ class Freshness(Expectation):
     """The time since the newest load has ended. Without a limit, the usual time between loads is
     allowed."""
 
-    within: Annotated[str, AfterValidator(_duration)] | None = Field(
+    within: Annotated[str | None, BeforeValidator(_duration)] = Field(
         None, description="Time since the end of the newest load, such as 2 hours"
     )
 

@@ -129,6 +129,11 @@ def master_keys(master: pa.Schema, columns: list[str]) -> JoinKeys:
     return resolve_keys(master, master, [(c, c) for c in columns])
 
 
+def key_text(rows: pa.RecordBatch, columns: Iterable[str], i: int) -> str:
+    """Return the key of a row as people read it."""
+    return ", ".join(str(rows.column(column)[i]) for column in columns)
+
+
 def _fits(stream: pa.DataType, master: pa.DataType) -> bool:
     if pa.types.is_decimal(stream) and pa.types.is_decimal(master):
         return (

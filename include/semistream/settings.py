@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ from pydantic import (
 )
 
 from semistream.errors import ConfigError
+from semistream.yaml_lines import loader
 
 if typing.TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -103,6 +104,11 @@ class Settings(BaseModel):
             parser.add_argument("--" + name.replace("_", "-"), **options)
 
     @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of the settings that users can give."""
+        return list(cls.model_fields)
+
+    @classmethod
     def nested(cls) -> dict[str, FieldInfo]:
         """Return the fields whose values are settings, or mappings of settings."""
         return {
@@ -160,8 +166,8 @@ class Settings(BaseModel):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML mapping. Raises ConfigError when the file is missing, unreadable or not a
-    mapping."""
+    """Read a YAML mapping. Raises ConfigError when the file is missing, unreadable, not a mapping,
+    or gives a setting twice."""
     try:
         values = _yaml(Path(path).read_text())
     except (OSError, ValueError) as e:
@@ -208,23 +214,19 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
 
 
 def _yaml(text: str) -> Any:
-    """Parse a YAML text. Booleans are only true and false, as in YAML 1.2, because ``on:`` is a
-    job's key and must not become True. Raises ValueError for malformed YAML."""
+    """Parse a YAML text. Raises ValueError that names the line for malformed YAML, and for a
+    mapping that has a key twice."""
     import yaml  # takes a while, and many commands read none
 
-    class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
-            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
-
-    Loader.add_implicit_resolver(
-        "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-    )
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader
-    except yaml.YAMLError as e:
-        raise ValueError(str(e)) from None
+        return yaml.load(text, loader())  # noqa: S506 - it is a SafeLoader
+    except yaml.MarkedYAMLError as e:
+        lines = [mark.line + 1 for mark in (e.context_mark, e.problem_mark) if mark]
+        since = f" ({e.context}, which begins in line {lines[0]})" if len(lines) > 1 else ""
+        raise ValueError(f"Line {lines[-1]}: {e.problem}{since}.") from None
+    except yaml.reader.ReaderError as e:
+        line = text.count("\n", 0, e.position) + 1
+        raise ValueError(f"Line {line}: {e.reason}: {chr(e.character)!r}.") from None
 
 
 def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -285,13 +287,13 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     if first["type"] == "extra_forbidden":
         import difflib
 
-        near = difflib.get_close_matches(str(first["loc"][-1]), owner.model_fields, 1)
+        near = difflib.get_close_matches(str(first["loc"][-1]), owner.setting_names(), 1)
         return ConfigError(
             where,
             "is not a setting",
             None,
             "".join(f"Did you mean {name}? " for name in near)
-            + f"Settings: {', '.join(owner.model_fields)}.",
+            + f"Settings: {', '.join(owner.setting_names())}.",
         )
     remedy = (
         f"It means: {field.description}"
@@ -350,6 +352,15 @@ def pairs(value: Any) -> Any:
     if len(dict(pairs)) < len(set(pairs)):
         raise ValueError(f"a name is given twice with different values in {value}")
     return dict(pairs)
+
+
+def percent(value: Any) -> Any:
+    """Convert a percentage such as '20%' to a share. Anything else is returned as it is."""
+    text = value.strip() if isinstance(value, str) else ""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else value
+    except ValueError:
+        return value
 
 
 def pair_words(given: Mapping[str, str]) -> str:
@@ -411,6 +422,8 @@ def _positive(value: ByteSize) -> ByteSize:
 Pairs = Annotated[dict[str, str], BeforeValidator(pairs)]
 Types = Annotated[dict[str, str], BeforeValidator(_types)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]
+# of 0 to 1; also as a percentage
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(percent)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
 MOST_MEMORY = 2**47  # bytes, the address space of a process

@@ -31,6 +31,7 @@ from semistream.files.text_source import (
     check_start,
     decode,
     open_text,
+    other_encoding,
     plain_suffix,
 )
 
@@ -316,7 +317,7 @@ def _check_header(side: str, path: Path, text: str) -> None:
             side,
             "must have a header line in UTF-8",
             f"{path}: {readable[:200]}",
-            "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.",
+            other_encoding("cp1252"),
         ) from None
 
 

@@ -177,6 +177,7 @@ def _only(settings: Any, allow_empty: bool) -> _Master:
         settings.master_format or "",
         settings.master_formats,
         allow_empty,
+        options=getattr(settings, "master_options", {}),
     )
 
 

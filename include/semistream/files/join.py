@@ -11,11 +11,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.ahead import ahead
-from semistream.errors import NotEnoughMemory
-from semistream.files.inputs import StarInputs, open_star
+from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.files.inputs import RoleInput, StarInputs, open_star
 from semistream.files.join_summary import Summary, judge, total
 from semistream.files.near_misses import SampledKeys
 from semistream.files.outputs import Outputs, Unmatched, check_paths
@@ -24,6 +25,7 @@ from semistream.files.source import Chunk, FileSource
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import HASH_JOIN, find_algorithm
 from semistream.joins.star import RoleJoin, Star, StarOutput
+from semistream.keys import key_text, master_keys
 from semistream.master.publish import LEAST_MEMORY
 from semistream.paths import Paths
 from semistream.progress import Progress, silent
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from semistream.cost_models import Costs
 
 SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
+EXAMPLES = 3  # keys that are shown
 
 
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
@@ -132,7 +135,32 @@ def _open(
         break
     summary.algorithm = ", ".join(dict.fromkeys(each.join.spec.algorithm for each in joins))
     summary.reason = "; ".join(filter(None, reasons))
-    return Star(joins, list(roles))
+    try:
+        return Star(joins, list(roles))
+    except ConfigError as e:
+        for each in inputs.roles:
+            if e.parameter == f"dimensions.{each.name}.many" and (keys := _repeated_keys(each)):
+                remedy = f"{e.remedy} The first: {', '.join(map(repr, keys))}."
+                raise ConfigError(e.parameter, e.constraint, e.value, remedy) from None
+        raise
+
+
+def _repeated_keys(role: RoleInput) -> list[str]:
+    """Return some keys that several rows of a dimension have, as texts."""
+    master, columns = role.master, [column for _, column in role.on]
+    found = dict[str, None]()
+    for partition in range(master.partition_count):
+        codes, counts = np.unique(master.read_codes(partition), return_counts=True)
+        if not (repeated := codes[counts > 1]).size:
+            continue
+        for page in master.pages(partition, columns):
+            here = np.isin(master_keys(page.schema, columns).master_codes(page)[0], repeated)
+            found |= dict.fromkeys(
+                key_text(page, columns, i) for i in np.flatnonzero(here).tolist()
+            )
+        if len(found) >= EXAMPLES:
+            break
+    return list(found)[:EXAMPLES]
 
 
 def _sizes(

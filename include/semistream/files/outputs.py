@@ -141,7 +141,8 @@ class Unmatched:
         count = len(rejected)
         self._counts[UNPARSABLE] = self._counts.get(UNPARSABLE, 0) + count
         self._examples += [
-            f"{r.place}: {r.detail} in {r.text[:120]!r}"
+            # the text has backslashes for bytes that are not UTF-8, which repr would double
+            f"{r.place}: {r.detail} in {r.text[:120]!r}".replace(r"\\", "\\")
             for r in rejected[: EXAMPLES - len(self._examples)]
         ]
         if self._file is not None:

@@ -12,7 +12,16 @@ from pydantic import BeforeValidator, ByteSize, Field, model_validator
 from semistream.column_format import Formats
 from semistream.errors import ConfigError
 from semistream.job import Role, with_roles
-from semistream.settings import Bytes, JoinSettings, Names, Pairs, Publishing, Settings, Types
+from semistream.settings import (
+    Bytes,
+    JoinSettings,
+    Names,
+    Pairs,
+    Publishing,
+    Settings,
+    Share,
+    Types,
+)
 
 Format = Literal["csv", "json", "parquet"]
 FORMATS = (
@@ -24,7 +33,14 @@ ALLOW_EMPTY = "Whether the master data may have no row; otherwise they are refus
 
 
 # settings of the only dimension; each of several roles has its own
-OF_ONE = ("snapshot", "master_types", "master_format", "master_formats", "allow_empty")
+OF_ONE = (
+    "snapshot",
+    "master_types",
+    "master_format",
+    "master_formats",
+    "master_options",
+    "allow_empty",
+)
 
 
 class FileRole(Role):
@@ -66,7 +82,7 @@ class JoinFiles(JoinSettings):
         description="Several dimensions by role, in the place of master, on and columns. Each has "
         "a path, or a snapshot published before, and as in a job: on, a name, a list of names or "
         "{STREAM: DIMENSION}; columns, a list or {DIMENSION: OUTPUT}; join_type; max_unmatched; "
-        "also types, format and many",
+        "also types, format and many, and of the dimension formats and options",
     )
     out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
     unmatched: Path | None = Field(
@@ -109,12 +125,13 @@ class JoinFiles(JoinSettings):
         description="How the stream's CSV or JSON files are written, NAME=VALUE, in the place of "
         "--delimiter and --null-values: sep, quote, escape, encoding, nullValue",
     )
+    master_options: Pairs = Field(
+        {}, description="How the master data's CSV or JSON files are written, likewise"
+    )
     formats: Formats = Field({}, description=FORMATS)
     master_formats: Formats = Field({}, description="How master columns are written, likewise")
-    max_unmatched: float | None = Field(
+    max_unmatched: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Share of the stream's rows that may have no master row; when more have none, "
         "the command fails and writes no output; default: any, of which the summary warns",
     )
@@ -142,7 +159,7 @@ class JoinFiles(JoinSettings):
                 given[0],
                 "must not be given with dimensions",
                 values[given[0]],
-                "Each role has its own: path, snapshot, types, format, or "
+                "Each role has its own: path, snapshot, types, format, formats, options, or "
                 "dimension: {path: …, formats: …, allow_empty: true}.",
             )
         roles = values["dimensions"]

@@ -98,10 +98,7 @@ def check_start(side: str, path: Path, block: bytes) -> None:
         b"\0" in block[:4] and b"\0" * 4 not in block[:16]
     ):
         raise ConfigError(
-            side,
-            "must be text in UTF-8, and this is UTF-16",
-            str(path),
-            "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.",
+            side, "must be text in UTF-8, and this is UTF-16", str(path), other_encoding("UTF-16")
         )
     # a column may be called PAR1, but text has no control characters after that
     if block.startswith(b"PAR1") and any(b < 9 or 13 < b < 32 for b in block[4:12]):
@@ -115,6 +112,15 @@ def check_start(side: str, path: Path, block: bytes) -> None:
             str(path),
             "Export it as CSV.",
         )
+
+
+def other_encoding(name: str) -> str:
+    """Return what a user can do about a file in another encoding than UTF-8."""
+    return (
+        f"Name its encoding, for instance {name}: --stream-options encoding={name}, "
+        "--master-options likewise, or encoding under the source's options in a job. Or convert "
+        f"it: iconv -f {name} -t UTF-8 IN > OUT."
+    )
 
 
 def decode(text: bytes) -> str:

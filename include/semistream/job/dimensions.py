@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from semistream.column_format import Formats
 from semistream.durations import seconds_of
 from semistream.errors import ConfigError
-from semistream.settings import JoinType, Names, Pairs, Settings
+from semistream.settings import JoinType, Names, Pairs, Settings, Share
 
 UNKNOWN = 0  # surrogate key of a dimension's unknown member
 
@@ -53,10 +53,8 @@ class Dimension(Settings):
         "dimension that is declared inside a job: the join "
         "columns",
     )
-    max_rejected: float = Field(
+    max_rejected: Share = Field(
         0.01,
-        ge=0,
-        le=1,
         description="Share of the rows that may be left out, as unparsable "
         "or for their keys; when more are, nothing is "
         "provisioned",
@@ -102,6 +100,10 @@ def check_same(one: Dimension, where: str, other: Dimension, elsewhere: str) -> 
         )
 
 
+def _text(value: Any) -> Any:
+    return value if value is None else str(value)
+
+
 VERSIONS = re.compile(r"(\d+) *versions?")
 
 
@@ -130,10 +132,8 @@ class Role(Settings):
         description="Whether a tuple may have several rows of the dimension, and becomes a fact "
         "with each; of a job with one role it may always",
     )
-    max_unmatched: float = Field(
+    max_unmatched: Share = Field(
         0.5,
-        ge=0,
-        le=1,
         description="Share of the tuples that may have no row of the dimension, or no key; the "
         "proof of completeness fails when more have none",
     )
@@ -151,7 +151,7 @@ class Role(Settings):
         "proof of completeness fails when one is there for longer; default: any time",
     )
 
-    grace: str | None = Field(
+    grace: Annotated[str | None, BeforeValidator(_text)] = Field(
         None,
         description="How long a tuple may have no row of the dimension before max_unmatched and "
         "max_open_hours count it: a time such as '90 minutes', '2 hours', '1 day', or versions of "
@@ -168,6 +168,29 @@ class Role(Settings):
                 "For instance grace: 2 hours, or grace: 3 versions.",
             )
         return self
+
+    @model_validator(mode="after")
+    def _late_of_its_join(self) -> Self:
+        self.check_late(self.join_type)
+        return self
+
+    def check_late(self, join_type: JoinType | None) -> None:
+        """Raise ConfigError if tuples are to be resolved that a join of this type has made facts.
+        The type is used where the role has none."""
+        if self.late == "resolve" and (self.join_type or join_type) == "left":
+            raise ConfigError(
+                f"dimensions.{self.name}.late",
+                "must be reject where the join is a left one, as a tuple without a match is in the "
+                "fact table already",
+                self.late,
+                "Make the join an inner one, or leave late out.",
+            )
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of the settings of a role, and of its dimension, which may stand beside
+        them."""
+        return list(dict.fromkeys((*cls.model_fields, *Dimension.model_fields)))
 
     @property
     def grace_hours(self) -> float:

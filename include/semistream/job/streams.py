@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field
 
 from semistream.column_format import Formats
-from semistream.settings import SECRET, Names, Settings, read_secrets
+from semistream.settings import SECRET, Names, Settings, Share, read_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,10 +45,8 @@ class StreamSpec(Settings):
         "usual, by column: a time format such as %d/%m/%Y, "
         "an example number such as 1.234,56, or a mapping",
     )
-    max_unparsable: float = Field(
+    max_unparsable: Share = Field(
         0.01,
-        ge=0,
-        le=1,
         description="Share of the tuples that may be unparsable; the "
         "proof of completeness fails when more are",
     )

@@ -26,7 +26,7 @@ from semistream.files.detection import sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.files.source import Rejected
 from semistream.job import SIDES, AnyJob, Job, Role, StreamSpec, StreamStreamJob
-from semistream.keys import master_keys, resolve_keys
+from semistream.keys import key_text, master_keys, resolve_keys
 from semistream.master.publish import current_manifest, publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
@@ -35,7 +35,7 @@ from semistream.pipeline.input_checks import problems, stream_schema
 from semistream.pipeline.load_prediction import RolePrediction, predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
-from semistream.provisioning.master_rows import open_rows
+from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.choice import known_costs
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
@@ -178,6 +178,11 @@ class _Check:
             if len(schemas) == len(self.job.streams):
                 self._two_streams(self.job, *schemas)
             return
+        for role in self.job.roles:
+            try:
+                role.check_late(self.settings.join_type)
+            except ConfigError as e:
+                self.found.add("error", "job", str(e))
         for joined in workloads.load_dimensions(self.settings.job, self.places):
             self._dimension(joined)
         for error in problems(self.job, known[0] if known else None, self.schemas):
@@ -348,11 +353,13 @@ class _Check:
         if rejected == read.rows and not dimension.allow_empty:
             self.found.add("error", dimension.name, "it has no row: no tuple would match")
         if read.duplicates:
+            keys = ", ".join(map(repr, self._duplicate_keys(joined, read)))
             self.found.add(
                 "warning",
                 dimension.name,
                 f"{read.duplicates:,} rows have the business key of another one "
-                f"({', '.join(dimension.business_key)}): the last one is taken",
+                f"({', '.join(dimension.business_key)}), for instance {keys}: the last one is "
+                "taken",
             )
         if not read.whole:
             self.found.add(
@@ -396,6 +403,16 @@ class _Check:
                 fields = [f for f in former.schema if f.name != dimension.surrogate_key]
                 known = pa.schema(fields)
         return open_rows(dimension, joined.key_columns, engine, None, known)
+
+    def _duplicate_keys(self, joined: JoinedDimension, read: _Read) -> list[str]:
+        """Return the first business keys that several rows have. Read the rows once more."""
+        keys, rows, found = joined.dimension.business_key, self._open(joined), dict[str, None]()
+        batches = (batch for batch, _ in rows.batches)
+        for batch in replaced_rows(master_keys(rows.schema, list(keys)), read.codes, batches):
+            found |= dict.fromkeys(key_text(batch, keys, i) for i in range(batch.num_rows))
+            if len(found) >= SHOWN:
+                break
+        return list(found)[:SHOWN]
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
         """Write rows of a dimension into a temporary snapshot by a key. Add the statistics of these
@@ -449,14 +466,26 @@ class _Check:
         if near:
             self.found.add("warning", role.name, f"{near}: formats: {near.declaration}")
         if without > role.max_unmatched:
+            # what the proof counts at once: a tuple without a key has no grace
+            counted = facts.null_keys or 0.0 if self._has_grace(role) else without
+            fails = counted > role.max_unmatched
             self.found.add(
-                "error" if facts.whole else "warning",
+                "error" if fails and facts.whole else "warning",
                 role.name,
                 f"{without:.1%} of the tuples have no row, for instance "
                 f"{', '.join(facts.unmatched) or 'without a key'}; the proof fails above "
-                f"max_unmatched, {role.max_unmatched:g}",
+                f"max_unmatched, {role.max_unmatched:g}"
+                + ("" if fails else f", when their grace of {role.grace} has ended"),
             )
         return facts
+
+    def _has_grace(self, role: Role) -> bool:
+        """Return whether the proof leaves out a role's tuples that may still get a row. Those of a
+        left join of several roles are facts for good, unless their members are inferred."""
+        left = (role.join_type or self.settings.join_type) == "left"
+        several = isinstance(self.job, Job) and len(self.job.roles) > 1
+        final = left and several and role.late != "infer"
+        return role.grace is not None and not final
 
 
 @dataclass

@@ -9,15 +9,22 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from semistream import settings
 from semistream.column_format import formats
+from semistream.expect import LEARNED, Expectations, difference
 from semistream.job import SHORT_FORM, Dimension, Job, Role, StreamStreamJob
 
 SCHEMA_FILE = "job.schema.json"  # in the directory of the jobs that `semistream init` writes
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TEXT, TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+SHARE: list[JsonSchemaValue] = [
+    {"type": "number", "minimum": 0, "maximum": 1},
+    {"type": "string", "pattern": "^[0-9.]+ *%$"},
+]
 # further forms of a setting, which a validator converts before pydantic checks them
 ACCEPTED: dict[Any, list[JsonSchemaValue]] = {
     settings.pairs: [TEXT, TEXTS, {"type": "object", "additionalProperties": TEXT}],
     settings.names: [TEXT, TEXTS],
+    settings.percent: SHARE,
+    difference: SHARE,
     formats: [{"type": "object", "additionalProperties": {"type": ["string", "object"]}}],
 }
 
@@ -55,8 +62,12 @@ def _schema() -> JsonSchemaValue:
 
 
 def _complete(definitions: dict[str, Any]) -> None:
-    """Add the short forms that ``job.with_roles`` accepts: a role that has its dimension's settings
-    or names its dimension, and a single role whose settings are at the top of the job."""
+    """Replace an expectation that is empty by the word for one without limits. Add the short forms
+    that ``job.with_roles`` accepts: a role that has its dimension's settings or names its
+    dimension, and a single role whose settings are at the top of the job."""
+    for given in definitions[Expectations.__name__]["properties"].values():
+        given["anyOf"] = [form for form in given["anyOf"] if form != {"type": "null"}]
+        given["anyOf"].append({"const": LEARNED})
     job, role, dimension = (definitions[kind.__name__] for kind in (Job, Role, Dimension))
     del dimension["required"]  # a dimension without a name has its role's name
     either = {"anyOf": [TEXT, {"$ref": "#/$defs/Dimension"}]}

@@ -38,6 +38,8 @@ def load(
         memory = int(Publishing.load({}).memory)
         if isinstance(settings, LoadSettings):
             job = settings.with_source(job)
+            for role in job.roles:
+                role.check_late(settings.join_type)
         for line in provision(settings.job, places, progress, memory=memory, job=job):
             say(line)
     else:
@@ -116,6 +118,7 @@ def provision(
     from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions, publishing
     from semistream.warehouse import open_warehouse
+    from semistream.warehouse.schema import rejected_master
 
     wanted, report = workloads.load_dimensions(target, places), list[str]()
     with open_warehouse(places.warehouse_url) as engine:
@@ -132,6 +135,12 @@ def provision(
                 f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
                 f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
             )
+            if result.duplicates:
+                report.append(
+                    f"Of rows with the same {', '.join(joined.dimension.business_key)} the last is "
+                    f"taken, for instance of {', '.join(map(repr, result.duplicates))}. The others "
+                    f"are in the table {rejected_master.name}."
+                )
             for key in joined.keys:
                 manifest, changed = publishing.publish(
                     name, key, engine, places.snapshots, progress, memory=memory

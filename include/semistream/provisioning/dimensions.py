@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from semistream.column_format import key_forms
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import UNKNOWN, Dimension, check_same, surrogate_key
+from semistream.keys import key_text, master_keys
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.progress import Progress, silent
 from semistream.provisioning.inferred import let_infer, may_infer
@@ -43,6 +44,7 @@ from semistream.provisioning.master_rows import (
     check_columns,
     json_of,
     open_rows,
+    replaced_rows,
 )
 from semistream.provisioning.publishing import FORMS, forms_of, master_row
 from semistream.warehouse import create_all
@@ -61,7 +63,8 @@ log = logging.getLogger(__name__)
 class ProvisionResult:
     """The counts of the rows read: inserted + updated + unchanged + rejected = read. reasons: the
     numbers of rejected rows by reason; nulled: by column, the number of values stored as null
-    because the database cannot represent them."""
+    because the database cannot represent them; duplicates: the first business keys of which an
+    earlier row was not taken."""
 
     read: int
     inserted: int
@@ -70,6 +73,7 @@ class ProvisionResult:
     rejected: int
     reasons: dict[str, int] = field(default_factory=dict)
     nulled: dict[str, int] = field(default_factory=dict)
+    duplicates: tuple[str, ...] = ()
 
 
 def provision(
@@ -80,9 +84,9 @@ def provision(
     surrogate key.
 
     url: the database of the dimension's table, if not the warehouse. If a business key occurs
-    twice, the last row is taken. Rows that cannot be stored go to ``rejected_master``, with the
-    reason. The whole upsert is one transaction. Raises ConfigError for rows that do not fit the
-    declaration, the roles or the existing table.
+    twice, the last row is taken. The other rows, at most DUPLICATES of them, and rows that cannot
+    be stored go to ``rejected_master``, with the reason. The whole upsert is one transaction.
+    Raises ConfigError for rows that do not fit the declaration, the roles or the existing table.
     """
     create_all(engine)
     dimension = joined.dimension
@@ -105,6 +109,10 @@ def provision(
             "not have. Declare them as before, or give the dimension another name.",
         )
     rows = open_rows(dimension, keyed, engine, url, known.remove(0) if known else declared)
+
+    def again() -> MasterRows:
+        return open_rows(dimension, keyed, engine, url, rows.schema)
+
     for role in joined.roles:
         check_columns(dimension, "columns", role.columns, rows.schema)
     is_new = not inspect(engine).has_table(dimension_name(name))
@@ -127,7 +135,7 @@ def provision(
     if dimension.unknown_member:
         _check_unknown(engine, table, keys)
     try:
-        return _provision(joined, keyed, forms, engine, rows, table, known is None, progress)
+        return _provision(joined, keyed, forms, engine, rows, again, table, known is None, progress)
     except BaseException:
         if is_new:  # the column types may be wrong; another process may have filled it meanwhile
             with system_of(engine).locked(engine, table, masters) as connection:
@@ -152,12 +160,13 @@ def _provision(
     forms: Mapping[str, Any],
     engine: Engine,
     rows: MasterRows,
+    again: Callable[[], MasterRows],
     dimension: Table,
     is_new: bool,
     progress: Progress,
 ) -> ProvisionResult:
     """Stage the rows and upsert them. keyed: columns of keys; forms: the normal forms of these
-    columns."""
+    columns; again: a function that opens the same rows once more."""
     of, schema = joined.dimension, rows.schema
     name, keys = of.name, of.business_key
     system = system_of(engine)
@@ -177,6 +186,7 @@ def _provision(
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
+            _keep_duplicates(connection, staged, again, schema, of, keyed)
         progress(f"upserting {dimension.name}", 0, count)
         updated, inserted = _upsert(connection, staging, dimension, keys)
         if of.unknown_member and insert_unknown(connection, dimension, keys):
@@ -202,6 +212,7 @@ def _provision(
         sum(reasons.values()),
         dict(reasons),
         dict(staged.nulled),
+        tuple(staged.duplicates),
     )
 
 
@@ -236,17 +247,21 @@ class EmptyDimension(SemistreamError):
 
 DECLARED = b"semistream.declared"  # key, like FORMS, of the file that declares the dimension
 EXAMPLES = 5  # rejected rows that an error shows
+DUPLICATES = 1000  # rows with the business key of a later one that are kept
+LOOKED_AT = 10_000_000  # rows among which they are looked for, whose keys are held
 
 
 @dataclass
 class _Staged:
     """The counts of staging: rows read, rejected rows by reason, the first rejected rows, and by
-    column the number of values that became null."""
+    column the number of values that became null. duplicates: the first business keys of which
+    several rows were staged."""
 
     read: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     first: list[Rejected] = field(default_factory=list)
     nulled: Counter[str] = field(default_factory=Counter)
+    duplicates: list[str] = field(default_factory=list)
 
 
 def _stage(
@@ -264,15 +279,58 @@ def _stage(
         staged.read += batch.num_rows + len(unfit)
         good, not_stored = _storable(batch, keys, keyed)
         rejected = unfit + not_stored
-        if rejected:
-            common = {"master": name, "rejected_at": datetime.now(UTC).replace(tzinfo=None)}
-            connection.execute(insert(rejected_master), [common | r._asdict() for r in rejected])
+        _keep(connection, name, rejected)
         staged.first += rejected[: EXAMPLES - len(staged.first)]
         staged.reasons.update(r.reason for r in rejected)
         staged.nulled.update(nulled(good, connection))
         bulk_insert(connection, staging, good, replace=bool(staging.primary_key.columns))
         progress(f"reading {name}", staged.read, None)
     return staged
+
+
+def _keep(connection: Connection, name: str, rejected: Sequence[Rejected]) -> None:
+    """Write rejected rows of a dimension to ``rejected_master``."""
+    if rejected:
+        common = {"master": name, "rejected_at": datetime.now(UTC).replace(tzinfo=None)}
+        connection.execute(insert(rejected_master), [common | r._asdict() for r in rejected])
+
+
+def _keep_duplicates(
+    connection: Connection,
+    staged: _Staged,
+    again: Callable[[], MasterRows],
+    schema: pa.Schema,
+    of: Dimension,
+    keyed: Collection[str],
+) -> None:
+    """Write the first DUPLICATES rows whose business key a later row has to ``rejected_master``.
+    The source is read twice more, at most its first LOOKED_AT rows."""
+
+    def good() -> Iterator[pa.RecordBatch]:
+        read = 0
+        for batch, _ in again().batches:
+            yield _storable(batch, keys, keyed)[0]
+            if (read := read + batch.num_rows) >= LOOKED_AT:
+                return
+
+    keys, left = of.business_key, DUPLICATES
+    identity = master_keys(schema, list(keys))
+    codes = [identity.master_codes(batch)[0] for batch in good()]
+    for batch in replaced_rows(identity, codes, good()):
+        texts = [key_text(batch, keys, i) for i in range(min(batch.num_rows, left))]
+        said = f"a later row has the same {', '.join(keys)}"
+        _keep(
+            connection,
+            of.name,
+            [
+                Rejected("duplicate_key", f"{said}, {text}", json_of(batch, i))
+                for i, text in enumerate(texts)
+            ],
+        )
+        known = dict.fromkeys([*staged.duplicates, *texts])
+        staged.duplicates, left = list(known)[:EXAMPLES], left - len(texts)
+        if not left:
+            return
 
 
 def _storable(

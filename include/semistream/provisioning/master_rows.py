@@ -4,18 +4,19 @@ converted to the types of the dimension's table."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from sqlalchemy import BigInteger, Engine, Table, func, select
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
 from semistream.job import Dimension
-from semistream.keys import canonical_type
+from semistream.keys import JoinKeys, canonical_type
 from semistream.warehouse.bulk import fetch_texts
 from semistream.warehouse.dialects import connect
 from semistream.warehouse.dialects.rows import UNSIGNED
@@ -195,6 +196,29 @@ def check_columns(
                 column,
                 f"It has: {', '.join(schema.names)}.",
             )
+
+
+def replaced_rows(
+    keys: JoinKeys, codes: Sequence[np.ndarray], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows whose key a later row has, too. Rows without a key are passed over.
+
+    codes: the codes of the keys, as they were read; batches: the same rows, read once more. If the
+    source has changed meanwhile, no more rows are yielded.
+    """
+    known = np.concatenate([np.zeros(0, np.int64), *codes])
+    replaced, start = np.ones(len(known), bool), 0
+    replaced[len(known) - 1 - np.unique(known[::-1], return_index=True)[1]] = False
+    for batch in batches:
+        found, valid = keys.master_codes(batch)
+        end = start + int(valid.sum())
+        if not np.array_equal(found[valid], known[start:end]):
+            return
+        chosen = np.zeros(batch.num_rows, bool)
+        chosen[valid] = replaced[start:end]
+        start = end
+        if chosen.any():
+            yield batch.filter(pa.array(chosen))
 
 
 def json_of(rows: pa.RecordBatch, i: int) -> str:

@@ -42,7 +42,8 @@ REMEDIES = {
     ),
     "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One "
     "that was written since: put back what was loaded, and what is new under "
-    "another name. Or {again}",
+    "another name. One that was corrected in place: where the job has one stream, `semistream "
+    "reset {app} --file PATH`, and load. Or {again}",
     "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend them, "
     "and `semistream replay {app} FILE`; or mend the job's columns, and `semistream replay {app} "
     "--job FILE`; or mend the source, and {again} Where so many are right, raise "

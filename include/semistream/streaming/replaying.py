@@ -282,18 +282,19 @@ def _read(
     normal = {
         name: ColumnFormat(**of.normal_form) for name, of in declared.items() if of.normal_form
     }
-    source = open_source("replay", file, formats=normal)
     load_id, load_row, text = (_free(n, stream) for n in ("load_id", "load_row", TEXT_COLUMN))
     kinds = pa.schema([(load_id, pa.int64()), (load_row, pa.int32()), *stream, (text, pa.string())])
     needed = [name for name in kinds.names if name != text]
-    if lacking := [name for name in needed if name not in source.schema.names]:
+    there = open_source("replay", file).schema.names
+    if lacking := [name for name in needed if name not in there]:
         raise ConfigError(
             "replay",
             f"must have the columns {', '.join(needed)}",
             f"{file} lacks {', '.join(lacking)}",
             "Write it with semistream unmatched APP --out FILE, and mend that.",
         )
-    has_text = text in source.schema.names
+    source = open_source("replay", file, formats=normal)
+    has_text = text in there
     source.read_as(kinds, kinds.names)
     source.only([*needed, *([text] if has_text else [])])
     for chunk in source.chunks():

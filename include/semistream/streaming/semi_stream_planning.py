@@ -76,6 +76,7 @@ class SemiStreamPlanner:
     def _check_late(self, role: Role) -> None:
         """Raise ConfigError if the setting ``late`` of a role cannot work: tuples to be resolved
         would already be facts, or no members can be inferred."""
+        role.check_late(self.settings.join_type)
         if role.late == "infer":
             if not sink_kind(self.settings.sink).in_warehouse:
                 raise ConfigError(
@@ -86,14 +87,6 @@ class SemiStreamPlanner:
                     "Load into the warehouse's tables (sink: sql), or let late be resolve.",
                 )
             check_inferring(self.warehouse, role, self.settings.retry)
-        if role.late == "resolve" and (role.join_type or self.settings.join_type) == "left":
-            raise ConfigError(
-                f"dimensions.{role.name}.late",
-                "must be reject where the join is a left one, as a tuple without a match is in the "
-                "fact table already",
-                role.late,
-                "Make the join an inner one, or leave late out.",
-            )
 
     @property
     def outdated(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from semistream.data_files import is_remote
 from semistream.errors import ConfigError
+from semistream.expect import check_given
 from semistream.job import (
     AnyJob,
     Dimension,
@@ -85,6 +86,7 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
                 role: _declared(given, inside, path, bases, places) for role, given in roles.items()
             }
         }
+    check_given(values.get("expect"))
     try:
         job = job_of(values)
     except ConfigError as e:

@@ -26,6 +26,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_summary(summary: Summary, settings: JoinFiles) -> None:
+    from semistream.files.convert import NO_UTF8
+
     table = console.key_value_table()
     several = len(summary.roles) > 1
     of_one = (
@@ -76,6 +78,8 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
     )
     if summary.examples:
         screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
+    if any(NO_UTF8 in example for example in summary.examples):
+        screen.print("An encoding can be named: --stream-options encoding=cp1252, for instance.")
 
 
 def _role_table(summary: Summary) -> Table:

@@ -76,7 +76,7 @@ def _table(of: Listed) -> Table:
     from rich.text import Text
 
     near = [f"nearest in {of.role}"] if any(key.nearest for key in of.top) else []
-    table = console.plain_table("  key", "tuples", "newest one", *near, right=("tuples",))
+    table = console.plain_table("  key", "tuples", "for instance", *near, right=("tuples",))
     for key in of.top:
         cells = [f"  {key}", f"{key.tuples:,}", f"{key.example or ''}"]
         table.add_row(*map(Text, [*cells, key.near] if near else cells))
