@@ -15,6 +15,7 @@ import faults
 import oracle
 from loads import SmallLoad, same, verify
 from semistream.errors import ConfigError
+from semistream.expect import Expectations
 from semistream.job import Dimension, Job, Role
 from semistream.pipeline import steps
 from semistream.provisioning.dimensions import provision
@@ -407,6 +408,35 @@ def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path):
     assert star.query(broken) == []
     result = verify(star, seed=1)
     assert result.success, result.describe()
+
+
+def test_a_tuple_with_an_inferred_member_has_no_match(spark, tmp_path):
+    """It may be several facts, as there are many offers. It had none when it was loaded, also if
+    its member has been filled in since."""
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    star.provide(offer=None, part=300, person=200)
+    star.add_file(800)
+    star.run(spark)
+
+    def rate(role):
+        rates = {"match_rate": {"at_least": 1.0, "roles": [role]}}
+        job = star.job.model_copy(update={"expect": Expectations.load(rates)})
+        failed = next(
+            c for c in verify(star, limits=job, seed=1).failed if c.name == f"{role}_match_rate"
+        )
+        return float(failed.rows[0]["found"].rstrip("%")) / 100
+
+    ids = "SELECT count(DISTINCT id) FROM fact_sales JOIN inferred USING (load_id, load_row)"
+    read, lost = star.query(
+        "SELECT sum(rows_read), sum(unmatched) FROM load_inputs WHERE role = 'part'"
+    )[0]
+    (inferred,) = star.query(f"{ids} WHERE inferred.role = 'part'")[0]
+    wanted = 1 - (inferred + lost) / read
+    # an estimate, as the ledger counts facts
+    assert inferred > 0 and rate("part") == pytest.approx(wanted, abs=0.02)
+    star.provide(part=2000)
+    star.run(spark)
+    assert rate("part") == pytest.approx(wanted, abs=0.02)
 
 
 # ---- what cannot be
