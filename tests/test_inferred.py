@@ -439,6 +439,67 @@ def test_a_tuple_with_an_inferred_member_has_no_match(spark, tmp_path):
     assert rate("part") == pytest.approx(wanted, abs=0.02)
 
 
+@pytest.mark.parametrize("join_type", ["inner", "left"])
+def test_inferred_members_are_no_master_rows_of_other_roles_and_apps(spark, tmp_path, join_type):
+    """What the seller infers are persons that the buyer rightly has no row of, nor another app."""
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    job = star.job.model_dump()
+    job["dimensions"]["buyer"] |= {"late": "reject", "join_type": join_type, "max_unmatched": 1.0}
+    job["dimensions"]["seller"] |= {"max_unmatched": 1.0}
+    star.job = Job.load(job)
+    job["dimensions"]["seller"]["late"] = "reject"
+    other = Job.load(job | {"name": "other", "fact_table": "fact_other"})
+    star.provide(offer=None, part=300, person=200)
+    star.add_file(500)
+    star.run(spark)
+    star.run(spark, other, app="other")
+
+    def failing(app):
+        return {check.name for check in verify(star, app=app, seed=1).failed}
+
+    assert failing("sales") == failing("other") == set()
+    star.provide(person=300)  # fills in some members
+    star.run(spark)
+    assert failing("sales") == failing("other") == set()
+    star.add_file(50)
+    star.run(spark)
+    star.run(spark, other, app="other")
+    assert failing("sales") == failing("other") == set()
+    for app, table in (("sales", "fact_sales"), ("other", "fact_other")):
+        if join_type == "left":
+            # a fact that has lost its buyer, of whom there is a row
+            newest = f"SELECT max(load_id) FROM {table} WHERE buyer_sk > 0"
+            star.alter(
+                f"UPDATE {table} SET buyer_sk = 0 WHERE load_id = ({newest}) AND buyer_sk > 0"
+            )
+            assert {"buyer_surrogate_keys", "same_rows"} <= failing(app)
+        else:
+            # put aside, although there is a row of person 10
+            star.alter(
+                "UPDATE unmatched SET tuple = json_set(tuple, '$.buyer', 10) "
+                f"WHERE role = 'buyer' AND reason = 'no_match' AND fact_table = '{table}'"
+            )
+            assert {"buyer_sample_unmatched", "same_rows"} <= failing(app)
+
+
+def test_only_rightly_named_rows_are_wrong_where_members_are_inferred(spark, tmp_path):
+    """A load that is joined again is not joined with members that others have inferred."""
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    star.provide(offer=None, part=300, person=200)
+    star.add_file(500)
+    star.run(spark)
+    [(load, row, stream_id)] = star.query(
+        "SELECT load_id, load_row, stream_id FROM unmatched WHERE role = 'buyer' AND "
+        "reason = 'no_match' LIMIT 1"
+    )
+    star.alter(
+        "UPDATE unmatched SET tuple = json_set(tuple, '$.sku', 'other') "
+        f"WHERE load_id = {load} AND load_row = {row}"
+    )
+    [wrong] = [check for check in verify(star, seed=1).failed if check.name == "same_rows"]
+    assert [(r["stream_id"], r["column"]) for r in wrong.rows] == [(stream_id, "sku")]
+
+
 # ---- what cannot be
 
 

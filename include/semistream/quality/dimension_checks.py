@@ -78,7 +78,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     fk, pk = f.c[role.surrogate], d.c[role.surrogate]
     absent: ColumnElement[bool] = pk.is_(None)
     if role.left:
-        there = select(1).where(role.same_key(f, d)).correlate(f)
+        there = select(1).where(role.same_key(f, d), role.is_master).correlate(f)
         absent = or_(
             and_(role.has_row(f), pk.is_(None)),
             and_(role.lacks_row(f), role.is_current(f), sa.exists(there)),
