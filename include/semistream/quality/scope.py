@@ -229,6 +229,19 @@ class Role:
         missing = unmatched.c.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY))
         return missing if self.alone else and_(missing, unmatched.c.role == self.name)
 
+    def has_met(self, unmatched: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows of ``unmatched`` whose tuples their load has joined in this
+        role. A tuple that was not joined at all counts as one of the first role."""
+        if self.alone:
+            return sa.true()
+        mine, its = load_inputs.alias("mine").c, load_inputs.alias("its").c
+        same_load = (mine.load_id == unmatched.c.load_id, mine.role == self.name)
+        where = select(its.number).where(
+            its.load_id == unmatched.c.load_id, its.role == unmatched.c.role
+        )
+        number = func.coalesce(where.correlate(unmatched).scalar_subquery(), 0)
+        return select(1).where(*same_load, mine.number <= number).correlate(unmatched).exists()
+
     @property
     def comparable(self) -> bool:
         return self.version in self.versions.values()
