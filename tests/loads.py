@@ -310,14 +310,16 @@ def provision_beside(load: SmallLoad) -> None:
     engine.dispose()
 
 
-def verify(load: SmallLoad, job: Job | None = None, **options: Any) -> VerificationResult:
+def verify(
+    load: SmallLoad, job: Job | None = None, app: str = "sales", **options: Any
+) -> VerificationResult:
     """Prove what was loaded, the dimension provisioned."""
     if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
         provision_beside(load)
     return quality.verify(
         load.places.warehouse_url,
-        "sales",
-        job=job or load.job,
+        app,
+        job=job or (load.job if app == "sales" else None),
         reports_dir=load.places.home / "reports",
         snapshots=load.places.snapshots,
         **options,

@@ -24,7 +24,7 @@ from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.proof import read_proof
-from semistream.warehouse.schema import load_files
+from semistream.warehouse.schema import load_files, quality_runs
 from semistream.warehouse.taking_out import Stretch, stretches, take_out
 from semistream.warehouse.totals import read_totals
 from sink_loads import orders
@@ -74,6 +74,28 @@ def test_a_stretch_is_taken_out_and_loaded_again(loader):
     assert not sink_loads.failed(result) and result.figures["rows read"] == 240
     with loader.engine.connect() as connection:
         assert read_proof(connection, "sales").complete
+
+
+def test_a_verification_of_what_was_taken_out_is_not_read_again(loader):
+    """Also where its range did not begin with the first batch; a former one still counts."""
+    loader.load(range(2))
+    sink_loads.check(loader)
+    loader.load(range(2, 3))
+    sink_loads.check(loader, since_last=True)
+    with loader.engine.begin() as connection:
+        take_out(connection, "sales", [Stretch((1, 1), (2, 1))], None)
+        q = quality_runs.c
+        ranges = sa.select(q.from_batch, q.from_drain, q.to_batch, q.to_drain).order_by(q.id)
+        assert connection.execute(ranges).all() == [(None, None, 1, 1), (None,) * 4]
+        # as a former release has noted it
+        connection.execute(sa.update(quality_runs).where(q.id == 2).values(from_batch=1))
+    (loader.directory / "orders-2.parquet").unlink()
+    loader.version = "v000002"  # of the former one there is no snapshot
+    loader.load(range(3, 4))
+    result = sink_loads.check(loader)
+    assert not sink_loads.failed(result)
+    assert any("compared with it by an earlier verification" in note for note in result.notes)
+    assert not any("they were not compared" in note for note in result.notes)
 
 
 def test_what_waits_after_the_newest_batch_is_of_the_last_stretch(loader):

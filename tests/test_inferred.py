@@ -15,6 +15,7 @@ import faults
 import oracle
 from loads import SmallLoad, same, verify
 from semistream.errors import ConfigError
+from semistream.expect import Expectations
 from semistream.job import Dimension, Job, Role
 from semistream.pipeline import steps
 from semistream.provisioning.dimensions import provision
@@ -407,6 +408,98 @@ def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path):
     assert star.query(broken) == []
     result = verify(star, seed=1)
     assert result.success, result.describe()
+
+
+def test_a_tuple_with_an_inferred_member_has_no_match(spark, tmp_path):
+    """It may be several facts, as there are many offers. It had none when it was loaded, also if
+    its member has been filled in since."""
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    star.provide(offer=None, part=300, person=200)
+    star.add_file(800)
+    star.run(spark)
+
+    def rate(role):
+        rates = {"match_rate": {"at_least": 1.0, "roles": [role]}}
+        job = star.job.model_copy(update={"expect": Expectations.load(rates)})
+        failed = next(
+            c for c in verify(star, limits=job, seed=1).failed if c.name == f"{role}_match_rate"
+        )
+        return float(failed.rows[0]["found"].rstrip("%")) / 100
+
+    ids = "SELECT count(DISTINCT id) FROM fact_sales JOIN inferred USING (load_id, load_row)"
+    read, lost = star.query(
+        "SELECT sum(rows_read), sum(unmatched) FROM load_inputs WHERE role = 'part'"
+    )[0]
+    (inferred,) = star.query(f"{ids} WHERE inferred.role = 'part'")[0]
+    wanted = 1 - (inferred + lost) / read
+    # an estimate, as the ledger counts facts
+    assert inferred > 0 and rate("part") == pytest.approx(wanted, abs=0.02)
+    star.provide(part=2000)
+    star.run(spark)
+    assert rate("part") == pytest.approx(wanted, abs=0.02)
+
+
+@pytest.mark.parametrize("join_type", ["inner", "left"])
+def test_inferred_members_are_no_master_rows_of_other_roles_and_apps(spark, tmp_path, join_type):
+    """What the seller infers are persons that the buyer rightly has no row of, nor another app."""
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    job = star.job.model_dump()
+    job["dimensions"]["buyer"] |= {"late": "reject", "join_type": join_type, "max_unmatched": 1.0}
+    job["dimensions"]["seller"] |= {"max_unmatched": 1.0}
+    star.job = Job.load(job)
+    job["dimensions"]["seller"]["late"] = job["dimensions"]["part"]["late"] = "reject"
+    job["dimensions"]["part"]["max_unmatched"] = 1.0
+    other = Job.load(job | {"name": "other", "fact_table": "fact_other"})
+    sink = {"sink": str(tmp_path / "delta")} if join_type == "left" else {}
+    star.provide(offer=None, part=300, person=200)
+    star.add_file(500)
+    star.run(spark)
+    star.run(spark, other, app="other", **sink)
+
+    def failing(app):
+        return {check.name for check in verify(star, app=app, seed=1).failed}
+
+    assert failing("sales") == failing("other") == set()
+    star.provide(person=300)  # fills in some members
+    star.run(spark)
+    assert failing("sales") == failing("other") == set()
+    star.add_file(50)
+    star.run(spark)
+    star.run(spark, other, app="other", **sink)
+    assert failing("sales") == failing("other") == set()
+    for app, table in (("sales", "fact_sales"), ("other", "fact_other"))[: 1 if sink else 2]:
+        if join_type == "left":
+            # a fact that has lost its buyer, of whom there is a row
+            newest = f"SELECT max(load_id) FROM {table} WHERE buyer_sk > 0"
+            star.alter(
+                f"UPDATE {table} SET buyer_sk = 0 WHERE load_id = ({newest}) AND buyer_sk > 0"
+            )
+            assert {"buyer_surrogate_keys", "same_rows"} <= failing(app)
+        else:
+            # put aside, although there is a row of person 10
+            star.alter(
+                "UPDATE unmatched SET tuple = json_set(tuple, '$.buyer', 10) "
+                f"WHERE role = 'buyer' AND reason = 'no_match' AND fact_table = '{table}'"
+            )
+            assert {"buyer_sample_unmatched", "same_rows"} <= failing(app)
+
+
+def test_only_rightly_named_rows_are_wrong_where_members_are_inferred(spark, tmp_path):
+    """A load that is joined again is not joined with members that others have inferred."""
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    star.provide(offer=None, part=300, person=200)
+    star.add_file(500)
+    star.run(spark)
+    [(load, row, stream_id)] = star.query(
+        "SELECT load_id, load_row, stream_id FROM unmatched WHERE role = 'buyer' AND "
+        "reason = 'no_match' LIMIT 1"
+    )
+    star.alter(
+        "UPDATE unmatched SET tuple = json_set(tuple, '$.sku', 'other') "
+        f"WHERE load_id = {load} AND load_row = {row}"
+    )
+    [wrong] = [check for check in verify(star, seed=1).failed if check.name == "same_rows"]
+    assert [(r["stream_id"], r["column"]) for r in wrong.rows] == [(stream_id, "sku")]
 
 
 # ---- what cannot be

@@ -690,3 +690,66 @@ def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch)
     )
     assert run["cache_share"] == of_run / 900
     assert final_summary("sales", star.places)["total"]["cache_share"] == f"{of_read / 1800:.1%}"
+
+
+class LateAfterLeft(LateStar):
+    """Sales with a seller, whom a left join looks up first, and parts, which come late. They could
+    be many for a tuple, so that they are looked up after the seller."""
+
+    def __init__(self, home, warehouse_url):
+        super().__init__(home, warehouse_url)
+        self.roles, job = ("seller", "part", "offer"), StarLoad(home / "all", warehouse_url).job
+        roles = {role: job.dimensions[role] for role in self.roles}
+        roles["part"] = roles["part"].model_copy(update={"late": "resolve", "many": True})
+        for name, role in roles.items():
+            roles[name] = role.model_copy(update={"max_unmatched": 1.0})
+        self.job = self.job.model_copy(update={"dimensions": roles})
+
+    def shares(self, **options):
+        """By role, (tuples that it has met, those without a row), by the proof; no tuple may be
+        without a row."""
+        roles = {
+            name: role.model_copy(update={"max_unmatched": 0.0})
+            for name, role in self.job.dimensions.items()
+        }
+        job = self.job.model_copy(update={"dimensions": roles})
+        failed = verify(self, limits=job, seed=1, **options).failed
+        assert {check.name.endswith("_unmatched_share") for check in failed} <= {True}
+        return {
+            check.of: (int(check.rows[0]["rows_read"]), int(check.rows[0]["unmatched"]))
+            for check in failed
+        }
+
+    def ids(self, where):
+        return self.query(f"SELECT count(DISTINCT id) FROM fact_sales WHERE {where}")[0][0]
+
+
+def test_the_share_without_a_row_counts_each_tuple_once(spark, tmp_path):
+    star = LateAfterLeft(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    star.publish_first(part=300, person=200)
+    star.add_file(1200)
+    star.run(spark)
+    order = star.query("SELECT DISTINCT number, role FROM load_inputs ORDER BY number")
+    assert order == [(0, "seller"), (1, "part"), (2, "offer")]
+
+    def expected():
+        open_ = star.query("SELECT count(*) FROM unmatched WHERE resolved_by IS NULL")[0][0]
+        facts = star.ids("id >= 0")
+        assert facts + open_ == len(star.stream)
+        return {
+            "seller": (facts, star.ids("seller_sk = 0")),
+            "part": (len(star.stream), open_),
+            "offer": (facts, star.ids("offer_sk IS NULL")),
+        }
+
+    assert star.shares() == expected()
+    assert verify(star, seed=1).success
+    star.publish_first(part=1500)
+    resolved = star.run(spark)["resolved"]
+    again = "load_id IN (SELECT load_id FROM load_batches WHERE drain > 1) AND "
+    assert resolved > 0 and star.ids(again + "seller_sk = 0") > 0
+    assert star.shares(since_last=True) == {  # no tuple is new
+        "seller": (resolved, star.ids(again + "seller_sk = 0")),
+        "offer": (resolved, star.ids(again + "offer_sk IS NULL")),
+    }
+    assert star.shares() == expected()

@@ -36,7 +36,7 @@ from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import Passed, find_near_misses
 from semistream.warehouse.load_history import MISSING, newest_rise
 from semistream.warehouse.schema import inferred, load_inputs, load_rejections, unmatched
-from semistream.warehouse.tables import same_row
+from semistream.warehouse.tables import ROW_KEY, same_row
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     fk, pk = f.c[role.surrogate], d.c[role.surrogate]
     absent: ColumnElement[bool] = pk.is_(None)
     if role.left:
-        there = select(1).where(role.same_key(f, d)).correlate(f)
+        there = select(1).where(role.same_key(f, d), role.is_master).correlate(f)
         absent = or_(
             and_(role.has_row(f), pk.is_(None)),
             and_(role.lacks_row(f), role.is_current(f), sa.exists(there)),
@@ -286,15 +286,21 @@ def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
 
 
 def _counts(scope: Scope, role: Role) -> sa.Subquery:
-    """Return a query of (rows_read, unmatched) of the loads since the last moment at which no tuple
-    waited, because a tuple may be read in an earlier load than the one that finishes it."""
-    i, r, u = load_inputs.c, load_rejections.c, unmatched.c
+    """Return a query of (rows_read, unmatched): the tuples that the role has met in the loads since
+    the last moment at which no tuple waited, and those of them that are without a row. A tuple may
+    be read in an earlier load than the one that finishes it.
+
+    A tuple counts where its present result is: a row of unmatched that was joined again counts in
+    the load that did so. A role that passes on tuples without a row knows that only of facts, so
+    that its tuples which another role rejected do not count.
+    """
+    r, u = load_rejections.c, unmatched.c
+    of_range = (u.load_id.between(*scope.unsettled), scope.kept())
     resolved = (
         select(func.count())
         .select_from(unmatched)
         .where(
-            u.load_id.between(*scope.unsettled),
-            scope.kept(),
+            *of_range,
             role.keeps(unmatched),
             or_(
                 ~scope.is_open(unmatched),
@@ -303,22 +309,44 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
         )
         .scalar_subquery()
     )
-    missing = _total(scope, role, r.tuples, r.reason.in_(MISSING))
-    lacking = missing + _total(scope, role, i.missed) - resolved
+    lacking = _total(scope, role, r.tuples, r.reason.in_(MISSING)) - resolved
+    if not role.rejects and role.left:
+        lacking += _tuples(scope, role.lacks_row(scope.fact))
     if role.infers:
-        of_open = (
-            select(func.count())
-            .select_from(inferred)
-            .where(
-                inferred.c.load_id.between(*scope.unsettled),
-                inferred.c.role == role.name,
-                inferred.c.version.is_(None),
-                ~role.in_grace(inferred),
-            )
-        )
-        lacking += of_open.scalar_subquery()
-    read = _total(scope, role, i.rows_read)
-    return select(read.label("rows_read"), lacking.label("unmatched")).subquery("counts")
+        still = (inferred.c.version.is_(None), ~role.in_grace(inferred))
+        lacking += _tuples(scope, role.is_inferred(scope.fact, *still))
+    gone = [~scope.is_open(unmatched)]
+    if not role.alone and (role.infers or not role.rejects):
+        gone.append(or_(u.role.is_(None), u.role != role.name))
+    elsewhere = select(func.count()).select_from(unmatched)
+    not_here = elsewhere.where(*of_range, role.has_met(unmatched), or_(*gone)).scalar_subquery()
+    met = _met(scope, role) - not_here
+    return select(met.label("rows_read"), lacking.label("unmatched")).subquery("counts")
+
+
+def _met(scope: Scope, role: Role) -> ColumnElement[Any]:
+    """Return the number of tuples that came to a role in these loads. They are what the first role
+    has met without those that the roles before have kept, because a role before may have passed on
+    several rows of a tuple."""
+    i, mine = load_inputs.c, load_inputs.alias("mine")
+    first = case((i.number == 0, i.rows_read + i.resolved), else_=0)
+    kept = case((i.number < mine.c.number, i.unmatched + i.waiting - i.waiting_before), else_=0)
+    return (
+        select(func.coalesce(func.sum(first - kept), 0))
+        .select_from(load_inputs.join(mine, mine.c.load_id == i.load_id))
+        .where(mine.c.role == role.name, mine.c.load_id.between(*scope.unsettled))
+        .scalar_subquery()
+    )
+
+
+def _tuples(scope: Scope, condition: ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+    """Return the number of tuples with facts of these loads for which a condition holds. A tuple
+    can be several facts if a role has many rows for it."""
+    f = scope.fact.c
+    facts = select(*(f[i] for i in scope.ids or ROW_KEY)).where(
+        f.load_id.between(*scope.unsettled), condition
+    )
+    return select(func.count()).select_from(facts.distinct().subquery()).scalar_subquery()
 
 
 def _total(
@@ -340,9 +368,10 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
         f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched; "
         "in a left join of several roles it is a fact without its columns. "
         "Where most are, the master data are seldom those that are meant, or the keys are written "
-        "otherwise. The limit is max_unmatched of the job's role. Counted is what was read since "
-        "the last time that no tuple waited, without those that a later load has resolved, and "
-        "without those within the role's grace.",
+        "otherwise. The limit is max_unmatched of the job's role. Counted is each tuple that the "
+        "role has met since the last time that no tuple waited, once, by its present result: one "
+        "that a later load has joined again counts there. One within the role's grace is not "
+        "unmatched.",
         select(counts).where(counts.c.unmatched > role.max_unmatched * counts.c.rows_read),
         f"{why} Where the master data are not those that are meant, provision them, "
         f"`semistream reset {scope.app}`, and load again. Where so many tuples rightly have none, "

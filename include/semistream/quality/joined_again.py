@@ -165,7 +165,8 @@ def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
             names = [c.name for c in table.columns if c.name != "quality_version"]
             same = and_(of_tuple == version, role.same_key(tuples, d))
             rows = select(literal(version), *(d.c[n] for n in names))
-            staging.fill(table, rows.select_from(tuples.join(d, same)).distinct())
+            of_version = rows.select_from(tuples.join(d, same)).where(role.is_master)
+            staging.fill(table, of_version.distinct())
         elif (role.snapshots / version).is_dir():
             keys = select(t[stream_key]).where(of_tuple == version).distinct()
             stage_version(staging, role, table, version, master_key, staging.scalars(keys))

@@ -19,7 +19,7 @@ from semistream.positions import ordinal
 from semistream.quality.master_rows import master_table, stage_version
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging
-from semistream.warehouse.proof import as_run
+from semistream.warehouse.proof import as_run, counting
 from semistream.warehouse.schema import NAME, inferred, load_inputs, quality_runs
 from semistream.warehouse.tables import same_row
 
@@ -126,10 +126,7 @@ def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
     q = quality_runs.c
     runs = staging.all(
         select(quality_runs).where(
-            q.app == scope.app,
-            q.fact_table == scope.fact_name,
-            q.success == 1,
-            q.unseen.is_not(None),
+            counting(scope.app, scope.fact_name), q.success == 1, q.unseen.is_not(None)
         )
     )
     looked = [

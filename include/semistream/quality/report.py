@@ -24,7 +24,7 @@ from semistream.reasons import QUARANTINED
 from semistream.streaming.sinks.registry import sink_kind
 from semistream.warehouse.load_history import Load
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.proof import Run, as_run
+from semistream.warehouse.proof import Run, as_run, counting
 from semistream.warehouse.records import unaccounted
 from semistream.warehouse.schema import (
     load_batches,
@@ -257,12 +257,7 @@ def _last_good(connection: sa.Connection, scope: Scope) -> Run | None:
     q = quality_runs.c
     row = connection.execute(
         select(quality_runs)
-        .where(
-            q.app == scope.app,
-            q.fact_table == scope.fact_name,
-            q.success == 1,
-            q.to_batch.is_not(None),
-        )
+        .where(counting(scope.app, scope.fact_name), q.success == 1)
         .order_by(q.id.desc())
         .limit(1)
     ).first()

@@ -151,7 +151,7 @@ def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample)
             select(table.c.quality_version, *(d.c[n] for n in copied(role)))
             .distinct()
             .select_from(joined)
-            .where(table.c.quality_version == role.version)
+            .where(table.c.quality_version == role.version, role.is_master)
         )
         staging.fill(sample.master, rows)
 

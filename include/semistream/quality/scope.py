@@ -15,13 +15,27 @@ from sqlalchemy import BigInteger, ColumnElement, FromClause, and_, func, or_, s
 from semistream.errors import ConfigError
 from semistream.job import SIDES, UNKNOWN, AnyJob, Job, SideSpec, StreamSpec
 from semistream.job import Role as JobRole
+from semistream.master.manifest import decode_schema
 from semistream.master.published import snapshot_root
 from semistream.positions import START, Position, ordinal
 from semistream.reasons import QUARANTINED, Reason
 from semistream.warehouse.ledger import app_number, committed_apps
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
-from semistream.warehouse.schema import inferred, load_batches, load_commits, load_inputs, unmatched
-from semistream.warehouse.tables import copied_columns, dimension_name, existing_table, same_row
+from semistream.warehouse.schema import (
+    inferred,
+    load_batches,
+    load_commits,
+    load_inputs,
+    masters,
+    unmatched,
+)
+from semistream.warehouse.tables import (
+    IS_INFERRED,
+    copied_columns,
+    dimension_name,
+    existing_table,
+    same_row,
+)
 
 UNPUBLISHED = "not published yet"  # stands for a version of the master data
 
@@ -165,6 +179,7 @@ class Role:
     infers: bool = False  # whether facts of the app name inferred members of the dimension
     grace_hours: float = 0.0
     grace_versions: int = 0
+    has_members: bool = False  # whether the dimension table may have inferred members, of any app
 
     def in_grace(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows, with a load_id, that may still be without a row of the
@@ -179,6 +194,12 @@ class Role:
             versions = select(i.load_id).where(i.role == self.name, i.version.in_(latest))
             young.append(table.c.load_id.in_(versions))
         return or_(sa.false(), *young)
+
+    @property
+    def is_master(self) -> ColumnElement[bool]:
+        """The condition for rows of the dimension table that the snapshot of its version has, too.
+        Inferred members are only in the table, whichever role or app they were created for."""
+        return self.dimension.c[IS_INFERRED] == 0 if self.has_members else sa.true()
 
     @property
     def words(self) -> str:
@@ -207,6 +228,19 @@ class Role:
         key."""
         missing = unmatched.c.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY))
         return missing if self.alone else and_(missing, unmatched.c.role == self.name)
+
+    def has_met(self, unmatched: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows of ``unmatched`` whose tuples their load has joined in this
+        role. A tuple that was not joined at all counts as one of the first role."""
+        if self.alone:
+            return sa.true()
+        mine, its = load_inputs.alias("mine").c, load_inputs.alias("its").c
+        same_load = (mine.load_id == unmatched.c.load_id, mine.role == self.name)
+        where = select(its.number).where(
+            its.load_id == unmatched.c.load_id, its.role == unmatched.c.role
+        )
+        number = func.coalesce(where.correlate(unmatched).scalar_subquery(), 0)
+        return select(1).where(*same_load, mine.number <= number).correlate(unmatched).exists()
 
     @property
     def comparable(self) -> bool:
@@ -531,6 +565,7 @@ def _role(
         _infers(connection, of, name),
         role.grace_hours,
         role.grace_versions,
+        _has_members(connection, role.dimension.name, dimension),
     )
 
 
@@ -545,6 +580,16 @@ def _infers(connection: sa.Connection, of: Range, role: str) -> bool:
     counted = select(1).where(i.load_id.between(*loads), i.role == role, i.inferred > 0)
     noted = select(1).where(f.load_id.between(*loads), f.role == role)
     return any(connection.execute(some.limit(1)).first() for some in (counted, noted))
+
+
+def _has_members(connection: sa.Connection, name: str, dimension: sa.Table) -> bool:
+    """Return whether a dimension's table has a column for inferred members. A column of that name
+    may also be one of the dimension's own."""
+    if IS_INFERRED not in dimension.c:
+        return False
+    m = masters.c
+    schema = connection.scalar(select(m.arrow_schema).where(m.name == name))
+    return schema is not None and IS_INFERRED not in decode_schema(schema).names
 
 
 def _has_missed(connection: sa.Connection, of: Range, role: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, func, or_, select
 
 from semistream.quality import findings
 from semistream.quality.findings import (
@@ -28,7 +28,7 @@ from semistream.quality.joined_again import Again, joined, stream_columns
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging
 from semistream.reasons import Reason
-from semistream.warehouse.load_ids import resolving
+from semistream.warehouse.load_ids import app_loads, batch_of, resolving
 from semistream.warehouse.schema import load_inputs, unmatched
 from semistream.warehouse.types import typed
 
@@ -128,7 +128,11 @@ def _expected(scope: Scope, again: Again) -> sa.Select:
         if role.rejects:
             m = again.masters[role.name]
             together = together.outerjoin(m, joined(role, tuples, m))
-            absent.append(m.c[role.surrogate].is_(None))
+            lacks_row: sa.ColumnElement[bool] = m.c[role.surrogate].is_(None)
+            if role.infers:  # such a tuple goes on, since the role infers members
+                lacks_key = [t[name].is_(None) for name in role.on]
+                lacks_row = and_(lacks_row, or_(*lacks_key, t.quality_batch < _since(scope, role)))
+            absent.append(lacks_row)
     return (
         select(
             t.quality_id,
@@ -143,6 +147,13 @@ def _expected(scope: Scope, again: Again) -> sa.Select:
             ~scope.refused(scope.streams[0], tuples),
         )
     )
+
+
+def _since(scope: Scope, role: Role) -> sa.ScalarSelect[Any]:
+    """Return the first batch of which tuples got inferred members in a role."""
+    i = load_inputs.c
+    mine = (i.load_id.between(*app_loads(scope.number)), i.role == role.name, i.inferred > 0)
+    return select(func.min(batch_of(i.load_id))).where(*mine).scalar_subquery()
 
 
 def _known(staging: Staging, again: Again, ids: list[str]) -> set[str]:

@@ -40,7 +40,7 @@ class Load:
     """A load: its first and last commit, the time of the last commit (UTC), the number of tuples
     that it has read and that still wait, and the longest wait of a tuple for its master data
     (seconds). By input: the number of finished tuples, and of tuples that have no row of the
-    dimension or no partner."""
+    dimension or no partner. A tuple with an inferred member of the dimension has no row."""
 
     first: Position
     last: Position
@@ -166,20 +166,21 @@ class _Counts:
     read: int = 0
     waiting: int = 0
     wait_longest: float | None = None
+    tuples_of_facts: float = 1.0  # tuples for each fact; fewer than 1 if a role has many rows
     of: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # read, waiting, missing
 
 
 def _counts(connection: Connection, first: int, last: int) -> dict[Position, _Counts]:
     """Return the counts of the commits whose loads have a key in this range."""
     b, i, r, out = load_batches.c, load_inputs.c, load_rejections.c, defaultdict(_Counts)
-    for batch, drain, read, waiting, longest in connection.execute(
-        select(
-            b.batch, b.drain, func.sum(b.rows_read), func.sum(b.waiting), func.max(b.wait_longest)
-        )
+    sums = [func.sum(n) for n in (b.rows_read, b.waiting, b.matched, b.output_rows)]
+    for batch, drain, longest, read, waiting, matched, facts in connection.execute(
+        select(b.batch, b.drain, func.max(b.wait_longest), *sums)
         .where(b.load_id.between(first, last))
         .group_by(b.batch, b.drain)
     ):
-        out[batch, drain] = _Counts(int(read), int(waiting), longest)
+        of_facts = int(matched) / int(facts) if facts else 1.0
+        out[batch, drain] = _Counts(int(read), int(waiting), longest, of_facts)
     at = batch_of(r.load_id), drain_of(r.load_id)
     missing = {
         (int(batch), int(drain), role): int(tuples)
@@ -190,13 +191,13 @@ def _counts(connection: Connection, first: int, last: int) -> dict[Position, _Co
         )
     }
     at = batch_of(i.load_id), drain_of(i.load_id)
-    for batch, drain, role, read, waiting, missed in connection.execute(
-        select(*at, i.role, func.sum(i.rows_read), func.sum(i.waiting), func.sum(i.missed))
-        .where(i.load_id.between(first, last))
-        .group_by(*at, i.role)
+    sums = [func.sum(n) for n in (i.rows_read, i.waiting, i.missed, i.inferred)]
+    for batch, drain, role, read, waiting, missed, inferred in connection.execute(
+        select(*at, i.role, *sums).where(i.load_id.between(first, last)).group_by(*at, i.role)
     ):
         key = int(batch), int(drain)
         lacking = missing.get((*key, role), 0) + int(missed)
+        lacking += round(int(inferred) * out[key].tuples_of_facts)
         out[key].of[role] = int(read), int(waiting), lacking
     return out
 

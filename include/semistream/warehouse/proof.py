@@ -79,7 +79,7 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
     q, commit = quality_runs.c, newest_commit(connection, app)
     if commit is None:
         return None
-    mine = sa.and_(q.app == app, q.fact_table == commit.fact_table, q.to_batch.is_not(None))
+    mine = counting(app, commit.fact_table)
     # A successful verification of everything settles all earlier runs, unless one failed at later
     # batches.
     everything = sa.and_(mine, q.success == 1, q.from_batch.is_(None))
@@ -91,6 +91,13 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
     )
     rows = connection.execute(select(quality_runs).where(mine, needed).order_by(q.id)).all()
     return _proof(app, (commit.batch, commit.drain), [as_run(row) for row in rows])
+
+
+def counting(app: str, fact_table: str) -> sa.ColumnElement[bool]:
+    """Return the condition for the verifications of a fact table that still count. One that does
+    not has no range, because batches of its range were taken out."""
+    q = quality_runs.c
+    return sa.and_(q.app == app, q.fact_table == fact_table, q.to_batch.is_not(None))
 
 
 def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
@@ -109,7 +116,7 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
 
 
 def as_run(row: sa.Row) -> Run:
-    """Convert a row of ``quality_runs`` to a Run."""
+    """Convert a row of ``quality_runs`` that has a range to a Run."""
     first = START if row.from_batch is None else (row.from_batch, row.from_drain)
     return Run(
         first,

@@ -304,7 +304,8 @@ quality_runs = Table(
     Column("fact_table", NAME, nullable=False),
     Column("started_at", DateTime, nullable=False),  # UTC
     Column("seconds", Float, nullable=False),
-    # the verified batches begin after this one; null: they begin with the first
+    # the verified batches begin after this one; null: they begin with the first, or batches of the
+    # range were taken out, and then all four are null and the verification no longer counts
     Column("from_batch", BigInteger),
     # if not 0, they begin after its drain, or after that resolving load
     Column("from_drain", Integer),

@@ -59,6 +59,7 @@ NOTHING_OF_INPUT = (
     *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
     *("cache_hits", "bytes_read", "missed", "inferred", "lacking"),
 )
+VERIFIED_RANGE = ("from_batch", "from_drain", "to_batch", "to_drain")
 
 
 class Stretch(NamedTuple):
@@ -214,7 +215,9 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
         )
         by = quality_failures.c.verification
         connection.execute(delete(quality_failures).where(by.in_(select(q.id).where(covering))))
-        connection.execute(update(quality_runs).where(covering).values(to_batch=None))
+        connection.execute(
+            update(quality_runs).where(covering).values(dict.fromkeys(VERIFIED_RANGE))
+        )
     a = load_apps.c
     connection.execute(
         update(load_apps).where(a.app == app).values(resets=func.coalesce(a.resets, 0) + 1)
