@@ -157,7 +157,7 @@ def test_messages_are_read_as_they_were_written(side, reader, tmp_path):
     assert sum(i.tuples.num_rows for i in found) == 501
     rejected = [r for i in found for r in i.rejected]
     assert sorted(rejected, key=lambda r: r.line) == [
-        Rejected("c1,x", "n: 'x' is not int32", str(tmp_path / "a.csv"), 503, None),
+        Rejected("c1,x", "n: 'x' is not INT", str(tmp_path / "a.csv"), 503, None),
         Rejected("1", "1 fields in place of 2", str(tmp_path / "a.csv"), 504, None),
     ]
     of = {p.as_py() for batch in messages for p in batch.column(0)}

@@ -564,8 +564,8 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
     assert sorted(k["_corrupt_record"] + "\n" for k in kept) == sorted(lines[len(good) :])
     why = {int(k["_corrupt_record"].split(",")[0]): k["why"] for k in kept}
     assert (why[10], why[12]) == (
-        "price: '0.25' is not decimal128(38, 1)",
-        "rate: '1e400' is not double",
+        "price: '0.25' is not DECIMAL(38,1)",
+        "rate: '1e400' is not DOUBLE",
     )
     assert all(w.split(":")[0] in ("price", "rate", "n") for w in why.values()), why
     assert all(
@@ -671,18 +671,18 @@ def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_st
     a, b = (str(directory / name) for name in files)
     expected = {
         "csv": [
-            (a, 3, "n: 'x' is not int64"),
+            (a, 3, "n: 'x' is not BIGINT"),
             (a, 4, "2 fields in place of 3"),
             (a, 5, "k: not UTF-8"),
             (a, 8, "quotes do not match"),
             (b, 4, "4 fields in place of 3"),
-            (b, 5, "id: 'y' is not int64"),
+            (b, 5, "id: 'y' is not BIGINT"),
         ],
         "json": [
-            (a, 2, "n: '1.5' is not int64"),
+            (a, 2, "n: '1.5' is not BIGINT"),
             (a, 3, "not UTF-8"),
             (b, 2, "not one JSON object"),
-            (b, 3, "id: '{}' is not int64"),
+            (b, 3, "id: '{}' is not BIGINT"),
         ],
     }
     assert sorted((k["file"], k.get("line"), k["why"]) for k in kept) == expected[form]

@@ -295,7 +295,7 @@ def test_a_number_that_no_double_comes_near_is_none(tmp_path, name):
     (chunk, *_) = open_source("stream", tmp_path / name, types={"n": "double"}).chunks()
     assert chunk.rows.column(0).to_pylist() == [0.12345678901234568, 0.0, float("inf"), 0.0]
     assert [r.detail for r in chunk.rejected] == [
-        f"n: '{c}' is not double" for c in ("1e400", "1e-400", "-1e999")
+        f"n: '{c}' is not DOUBLE" for c in ("1e400", "1e-400", "-1e999")
     ]
 
 

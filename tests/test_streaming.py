@@ -221,8 +221,8 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
         ),
     }
     whys = {
-        "csv": ["2 fields in place of 3", "id: 'bad' is not int64"],
-        "json": ["id: 'bad' is not int64", "not JSON: Expecting prop"],
+        "csv": ["2 fields in place of 3", "id: 'bad' is not BIGINT"],
+        "json": ["id: 'bad' is not BIGINT", "not JSON: Expecting prop"],
     }
     for form, (content, broken) in texts.items():
         directory = sqlite_load.places.home / form

@@ -50,10 +50,10 @@ def test_types_are_told(join):
     assert table("out.parquet").schema.types[1:4] == [pa.int64(), pa.date32(), pa.decimal128(10, 2)]
     bad = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
     assert [(b["reason"], b["detail"], b["text"]) for b in bad] == [
-        ("unparsable", "s.csv, line 3: k: 'x' is not int64", "2,x,2024-01-01,2"),
-        ("unparsable", "s.csv, line 4: d: 'bad' is not date32[day]", "3,8,bad,3.999"),
+        ("unparsable", "s.csv, line 3: k: 'x' is not BIGINT", "2,x,2024-01-01,2"),
+        ("unparsable", "s.csv, line 4: d: 'bad' is not DATE", "3,8,bad,3.999"),
     ]
-    assert "'x' is not int64" in code_stats["examples"][0]
+    assert "'x' is not BIGINT" in code_stats["examples"][0]
 
 
 def test_malformed_json_lines_are_unparsable(join):

@@ -139,14 +139,14 @@ def loader_rows(loader) -> list[tuple[int, int]]:
 def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path):
     file, kinds = str(tmp_path / "late.csv"), ("much", "ma'ny", "a lot")
     rejected = [
-        Rejected(f"{i},p1,{word}", f"quantity: {word!r} is not int32", file, i + 2)
+        Rejected(f"{i},p1,{word}", f"quantity: {word!r} is not INT", file, i + 2)
         for i, word in enumerate(kinds * 2)
     ]
     loader.commit(BATCHES, 0, [], [], [*rejected, Rejected("x", "fields: 1 in place of 4")])
     (of,) = list_unmatched("sales", places, reason="unparsable")
     assert (of.role, of.tuples, of.keys) == ("", 7, 2)
     assert [(key.key["why"], key.tuples) for key in of.top] == [
-        ("quantity: … is not int32", 6),
+        ("quantity: … is not INT", 6),
         ("fields: 1 in place of 4", 1),
     ]
     assert of.top[0].example.file == file and of.top[0].example.line in range(2, 8)

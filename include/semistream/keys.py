@@ -19,6 +19,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from semistream.compiled import njit
+from semistream.ddl import type_name
 from semistream.errors import ConfigError, check_name
 
 SEED = 42  # Spark's seed
@@ -82,7 +83,7 @@ def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
     raise ConfigError(
         "on",
         "must name columns of an integer, string, date, timestamp, boolean, binary or decimal type",
-        f"{name}: {kind}",
+        f"{name}: {type_name(kind)}",
         "Cast the column, for instance a floating-point number to a decimal.",
     )
 
@@ -116,9 +117,10 @@ def resolve_keys(
             raise ConfigError(
                 "on",
                 "must join columns of one type",
-                f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
+                f"{s}: {type_name(stream.field(s).type)} with "
+                f"{m}: {type_name(master.field(m).type)}",
                 f"Tell both one type: columns of the stream and of the master in a "
-                f"job. Or cast {s} to {right} in the source.",
+                f"job. Or cast {s} to {type_name(right)} in the source.",
             )
         kinds.append(right)
     return JoinKeys(tuple(s for s, _ in on), tuple(m for _, m in on), tuple(kinds))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
+from semistream.ddl import type_name
 from semistream.errors import ConfigError
 from semistream.files.formats import check_texts, is_text, prepared
 from semistream.files.shapes import EXPONENT, INTEGER, NULL, OTHER, SPECIAL, Shapes, shapes_of
@@ -189,7 +190,7 @@ def cast_rows(
         for i in np.unique(np.concatenate(found)).tolist() if found else ():
             wrong.setdefault(
                 i,
-                f"{field.name}: {text_of(column[i])!r} is not {field.type}{written}"
+                f"{field.name}: {text_of(column[i])!r} is not {type_name(field.type)}{written}"
                 if not _is_text(field.type)
                 else f"{field.name}: {NO_UTF8}",
             )

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
+from semistream.ddl import type_name
 from semistream.errors import ConfigError, check_name
 from semistream.files.format_kernels import (
     CLOCK_WIDTH,
@@ -172,7 +173,7 @@ def check_texts(name: str, kind: pa.DataType, form: ColumnFormat) -> None:
         raise ConfigError(
             f"formats.{name}",
             "must be of a column of texts",
-            f"{name}: {kind}",
+            f"{name}: {type_name(kind)}",
             "Leave the format out: the column's values have a type.",
         )
 
@@ -206,13 +207,13 @@ def check_formats(
             raise ConfigError(
                 f"formats.{name}",
                 f"must be of a column whose type is {wanted}, as {form.describe()} is",
-                f"{name}: {kind}",
+                f"{name}: {type_name(kind)}",
                 "Give the column such a type, for instance decimal(12,2).",
             )
         if form.time and form.zone and kind.tz is None:
             raise ConfigError(
                 f"formats.{name}",
                 "must be of a column of times with a zone, as %z is in the format",
-                f"{name}: {kind}",
+                f"{name}: {type_name(kind)}",
                 "Give the column the type timestamp_utc, TIMESTAMP in a job.",
             )

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
 
+from semistream.ddl import type_name
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells
 from semistream.files.nearest_keys import nearest_keys
@@ -335,7 +336,7 @@ def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Arra
     if len(wrong):
         raise SemistreamError(
             f"the column {name} of an unmatched tuple, {texts[int(wrong[0])].as_py()!r}, is not "
-            f"{kind}, as the stream has it now"
+            f"{type_name(kind)}, as the stream has it now"
         )
     return cells
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Connection, Row, and_, or_
 
+from semistream.ddl import type_name
 from semistream.durable import naming, sync
 from semistream.files.convert import cast_cells
 from semistream.master.manifest import Manifest, bucket_file
@@ -382,7 +383,7 @@ def typed_tuples(texts: Sequence[str], schema: pa.Schema) -> tuple[pa.RecordBatc
         column, bad = _column(values, field.type)
         columns.append(column)
         for i in bad:
-            wrong.setdefault(i, f"{field.name}: {values[i]!r} is not {field.type}")
+            wrong.setdefault(i, f"{field.name}: {values[i]!r} is not {type_name(field.type)}")
     return pa.RecordBatch.from_arrays(columns, schema=schema), wrong
 
 
