@@ -4,6 +4,7 @@ joined again and become facts, each of them once. The same for tuples that are r
 import csv
 import json
 import re
+import shutil
 from collections import Counter
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -753,3 +754,22 @@ def test_the_share_without_a_row_counts_each_tuple_once(spark, tmp_path):
         "offer": (resolved, star.ids(again + "offer_sk IS NULL")),
     }
     assert star.shares() == expected()
+
+
+def test_the_share_without_a_row_counts_the_tuples_of_a_file_that_came_twice(spark, tmp_path):
+    star = LateAfterLeft(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    roles = {
+        name: role.model_copy(update={"many": False, "late": "reject"})
+        for name, role in star.job.dimensions.items()
+        if name != "offer"
+    }
+    stream = star.job.stream.model_copy(update={"unique_ids": False})
+    star.job = star.job.model_copy(update={"stream": stream, "dimensions": roles})
+    star.publish_first(part=300, person=200)
+    star.add_file(1200)
+    (file,) = star.stream_directory.iterdir()
+    shutil.copy(file, file.with_name("again.parquet"))
+    star.run(spark)
+    ((facts, without),) = star.query("SELECT count(*), sum(seller_sk = 0) FROM fact_sales")
+    assert without > star.ids("seller_sk = 0") > 0
+    assert star.shares()["seller"] == (facts, without)

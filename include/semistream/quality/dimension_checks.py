@@ -311,10 +311,10 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
     )
     lacking = _total(scope, role, r.tuples, r.reason.in_(MISSING)) - resolved
     if not role.rejects and role.left:
-        lacking += _tuples(scope, role.lacks_row(scope.fact))
+        lacking += _tuples(scope, role, role.lacks_row(scope.fact))
     if role.infers:
         still = (inferred.c.version.is_(None), ~role.in_grace(inferred))
-        lacking += _tuples(scope, role.is_inferred(scope.fact, *still))
+        lacking += _tuples(scope, role, role.is_inferred(scope.fact, *still))
     gone = [~scope.is_open(unmatched)]
     if not role.alone and (role.infers or not role.rejects):
         gone.append(or_(u.role.is_(None), u.role != role.name))
@@ -339,14 +339,15 @@ def _met(scope: Scope, role: Role) -> ColumnElement[Any]:
     )
 
 
-def _tuples(scope: Scope, condition: ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+def _tuples(scope: Scope, role: Role, condition: ColumnElement[bool]) -> sa.ScalarSelect[Any]:
     """Return the number of tuples with facts of these loads for which a condition holds. A tuple
-    can be several facts if a role has many rows for it."""
-    f = scope.fact.c
-    facts = select(*(f[i] for i in scope.ids or ROW_KEY)).where(
-        f.load_id.between(*scope.unsettled), condition
-    )
-    return select(func.count()).select_from(facts.distinct().subquery()).scalar_subquery()
+    without a row of this role is one fact, unless another role has many rows for it."""
+    f = scope.fact
+    mine = (f.c.load_id.between(*scope.unsettled), condition)
+    if all(other.unique for other in scope.roles if other.name != role.name):
+        return select(func.count()).select_from(f).where(*mine).scalar_subquery()
+    tuples = select(*(f.c[i] for i in scope.ids or ROW_KEY)).where(*mine).distinct().subquery()
+    return select(func.count()).select_from(tuples).scalar_subquery()
 
 
 def _total(
