@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.ddl import type_name
 from semistream.errors import ConfigError
 from semistream.files.inference import TYPES
+from semistream.files.opening import FORMATS
 from semistream.settings import JoinSettings
 from semistream.workloads.jobs import load_job
 
-FORMATS = ("csv", "json", "parquet")
 # options that have no effect on a join of all files
 IDLE = {"maxfilespertrigger", "maxbytespertrigger", "latestfirst", "header=true"}
 NAMES = {kind: name for name, kind in TYPES.items()}
@@ -23,10 +24,10 @@ def join_of_job(path: str | Path) -> dict[str, Any]:
     ConfigError for a job that a join of files cannot do."""
     job = load_job(path)
     stream = job.stream
-    if stream.format not in FORMATS or not stream.path:
+    if stream.format not in FORMATS.values() or not stream.path:
         raise ConfigError(
             "stream.format",
-            f"must be {', '.join(FORMATS)}, with a path, for a join of files",
+            f"must be {', '.join(sorted({*FORMATS.values()}))}, with a path, for a join of files",
             stream.format,
             f"`semistream load {path}` loads the job into the warehouse.",
         )
@@ -59,7 +60,7 @@ def _type_name(field: pa.Field) -> str:
         raise ConfigError(
             "stream.columns",
             "must have types that a join of files gives to columns",
-            f"{field.name}: {field.type}",
+            f"{field.name}: {type_name(field.type)}",
             f"They are {', '.join(TYPES)} and decimal; or leave the columns out in a copy.",
         )
     return NAMES[field.type]
