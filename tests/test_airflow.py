@@ -412,6 +412,8 @@ def test_a_job_is_loaded_on_its_schedule_and_a_run_that_meets_its_load_is_skippe
     assert first["provision"] == "success" and first["load"] == "deferred"
     assert (second["load"], second["verify"]) == ("skipped", "skipped")
     checkpoint = server.home / "checkpoints" / "scheduled"
+    has_read_all = lambda: (s := read_status(checkpoint)) and s.rows_read == 1000
+    wait_until(has_read_all, "the load has read the file", 300)
     request_stop(checkpoint)
     wait_until(lambda: runs()[0].get("verify") == "success", "loaded and proven", 300)
     server.call(f"/api/v2/dags/{dag}", {"is_paused": True}, "PATCH")
