@@ -130,7 +130,13 @@ def flags(*more: str) -> dict[str, str]:
     options = shlex.split(os.environ["SPARK_SUBMIT_OPTS"])
     environment = {name: v for name, v in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
     text = subprocess.run(
-        [f"{os.environ['JAVA_HOME']}/bin/java", *options, *more, "-XX:+PrintFlagsFinal", "-version"],
+        [
+            f"{os.environ['JAVA_HOME']}/bin/java",
+            *options,
+            *more,
+            "-XX:+PrintFlagsFinal",
+            "-version",
+        ],
         check=True,
         capture_output=True,
         text=True,
