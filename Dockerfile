@@ -31,8 +31,10 @@ RUN uv pip install --system --no-cache --no-deps --editable . \
  && useradd --create-home --uid 50000 semistream \
  && install --directory --owner=semistream "$SEMISTREAM_HOME" \
  && python -m semistream.streaming.archive spark.jsa
-# Spark starts sooner with the archived classes; what Numba compiles is kept with the data.
-ENV SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=/opt/semistream/spark.jsa -Xlog:cds*=off" \
+# Spark starts sooner with the archived classes, and takes less memory with a small first heap and the collector of one thread, where
+# nobody names another one (see bootstrap.sh); what Numba compiles is kept with the data.
+ENV SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=/opt/semistream/spark.jsa -Xlog:cds*=off \
+-Xms128m -XX:+NeverActAsServerClassMachine -XX:+TieredCompilation" \
     NUMBA_CACHE_DIR=/var/lib/semistream/numba
 
 USER semistream

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,7 @@ def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_w
     assert "max_wait: a tuple waits for its master data for at most 3.6e+03 s" in app.output()
     # tasks that read and tasks that join have the workers that were made ready
     assert len(app.workers()) == 2
+    check_libraries(app.workers())
     check_addresses(app, bool(address))
     if group:
         os.killpg(os.getpgid(app.process.pid), number)
@@ -146,6 +148,14 @@ def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_w
     assert "INFO semistream: max_wait: a tuple waits for its master data for at most" in told
     assert "INFO semistream: asked to stop: finishing what waits" in told
     sqlite_load.check()
+
+
+def check_libraries(pids: Sequence[int]) -> None:
+    """PyArrow imports pandas where it is not kept from it, which takes 25 MB."""
+    for pid in pids:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        loaded = [name for name in ("pyarrow", "pandas") if f"/{name}/" in maps]
+        assert loaded == ["pyarrow"], faults.command_of(pid)
 
 
 def check_addresses(app: faults.App, has_ui: bool) -> None:

@@ -125,12 +125,33 @@ def test_spark_has_its_classes_from_the_archive(tmp_path):
     assert sum("shared objects" in source for _, source in loaded) > 0.9 * len(loaded)
 
 
-def test_the_second_compiler_of_sparks_jvm_waits_longer():
-    java = f"{os.environ['JAVA_HOME']}/bin/java"
+def flags(*more: str) -> dict[str, str]:
+    """The flags of Spark's JVM, with a user's further options."""
     options = shlex.split(os.environ["SPARK_SUBMIT_OPTS"])
-    command = [java, *options, "-XX:+PrintFlagsFinal", "-version"]
-    flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert (
-        dict(re.findall(r"(Tier4\w+Threshold) += (\d+)", flags))["Tier4InvocationThreshold"]
-        == "200000"
-    )
+    environment = {name: v for name, v in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
+    text = subprocess.run(
+        [
+            f"{os.environ['JAVA_HOME']}/bin/java",
+            *options,
+            *more,
+            "-XX:+PrintFlagsFinal",
+            "-version",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+    ).stdout
+    return dict(re.findall(r"^ *\w+ (\w+) += (\S*)", text, re.MULTILINE))
+
+
+def test_the_second_compiler_of_sparks_jvm_waits_longer():
+    assert flags()["Tier4InvocationThreshold"] == "200000"
+
+
+def test_sparks_jvm_collects_in_one_thread_unless_the_user_names_a_collector():
+    ours, theirs = flags(), flags("-XX:+UseG1GC", "-Xms300m")
+    assert (ours["UseSerialGC"], ours["InitialHeapSize"]) == ("true", str(128 << 20))
+    assert (theirs["UseG1GC"], theirs["InitialHeapSize"]) == ("true", str(300 << 20))
+    for each in (ours, theirs):  # and compiles with both compilers
+        assert (each["TieredStopAtLevel"], each["ProfileInterpreter"]) == ("4", "true")

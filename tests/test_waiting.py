@@ -98,6 +98,17 @@ def test_the_pace_leaves_time_for_the_next_micro_batch(monkeypatch):
     assert bound.pace() == (30.0, 3.0)
 
 
+def test_a_micro_batch_that_begins_early_leaves_no_end_of_a_pass_to_the_next_one(monkeypatch):
+    """With the least bound each micro-batch is a whole pass, whatever the triggers' jitter."""
+    now = [100.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    bound = WaitingBound(2, 1.0)
+    for seconds in (1.0, 0.97, 1.04, 0.99):
+        now[0] += seconds
+        asked = bound.pace()
+        assert asked.seconds >= asked.bound == 1.0
+
+
 def test_the_disk_is_idle_when_nothing_came_for_as_long_as_a_pass_takes():
     bound = WaitingBound(0, 60.0)
     bound.choose(0.1)

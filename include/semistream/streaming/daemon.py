@@ -14,7 +14,7 @@ import socket
 
 from pyspark import daemon
 
-from semistream.streaming.task import warm_up
+from semistream.resident import spare_pandas
 
 GONE = 1  # the exit code of a worker that Spark needs no more
 
@@ -31,6 +31,10 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 if __name__ == "__main__":
+    spare_pandas()
+    # imported only here, because PyArrow would import pandas for it
+    from semistream.streaming.task import warm_up
+
     warm_up(iter(()))
     gc.freeze()  # a collection in a worker would copy what it shares with the others
     daemon.worker = worker

@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -221,7 +221,7 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
     job: RDD[tuple[str]] | DataFrame
     if messages is None:
         # no query to plan, which would be half the time of an empty micro-batch
-        job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.join_nothing)
+        job = _partitions(spark.sparkContext, count).mapPartitions(work.join_nothing)
     else:
         job = messages.repartitionById(count, F.col("partition")).mapInArrow(
             work.join_messages, SUMMARY
@@ -230,6 +230,13 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
     if (ran := [record.partition for record in records]) != list(range(count)):
         raise StateError(f"batch {work.batch} ran partitions {ran}, not 0 to {count - 1}")
     return records
+
+
+@lru_cache(maxsize=1)
+def _partitions(context: SparkContext, count: int) -> RDD[Any]:
+    """Return an RDD of so many empty partitions. To make one takes a file, and many calls of the
+    JVM."""
+    return context.parallelize([], count)
 
 
 def _collect(job: RDD[tuple[str]] | DataFrame, batch: int) -> list[LoadRecord]:

@@ -15,6 +15,7 @@ from semistream import interrupts
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import AnyJob, StreamStreamJob
 from semistream.paths import Paths
+from semistream.resident import spare_pandas
 from semistream.streaming.session import silence, start_session
 from semistream.streaming.settings import AppSettings, LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
@@ -59,6 +60,7 @@ def _run(settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile) 
     """Run the app, and print its summary."""
     # opens in the background during the imports and checks below
     session = start_session(settings.name())
+    spare_pandas()
     from semistream.streaming.app import App
     from semistream.streaming.summary import describe
 

@@ -109,9 +109,11 @@ class Work:
             [pa.array([self._summary(read_messages(batches, self.streams))])], names=["summary"]
         )
 
-    def join_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
+    def join_nothing(self, nothing: Iterator[object]) -> Iterator[tuple[str]]:
         """Join a partition that gets no messages. This is a function for ``mapPartitions``, which
         yields the same row as ``join_messages``."""
+        for _ in nothing:  # Spark does not reuse a worker that leaves input unread
+            pass
         yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[Input]) -> str:

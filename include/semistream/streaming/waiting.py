@@ -117,7 +117,10 @@ class WaitingBound:
         return Demand(self.seconds, rate, self.seconds - self._within())
 
     def pace(self) -> Pace | None:
-        """Return how far operators must proceed in the micro-batch that begins now."""
+        """Return how far operators must proceed in the micro-batch that begins now: by a trigger's
+        share at least, because a micro-batch that begins some milliseconds sooner after the former
+        one would otherwise leave the end of a pass, and the tuples that wait for it, to the next
+        one."""
         if self.seconds is None:
             return None
         now = time.monotonic()
@@ -125,7 +128,7 @@ class WaitingBound:
             self._interval = now - self._before
         self._before = now
         self._paced += 1
-        return Pace(self._interval, self._within())
+        return Pace(max(self._interval, self._trigger or 0.0), self._within())
 
     def _within(self) -> float:
         """Return the seconds over which a pass over R is spread: the bound minus the time until the
