@@ -372,6 +372,35 @@ def test_what_is_not_looked_at_is_told(run, tmp_path):
     assert "not looked at" in found["findings"][0]["text"]
 
 
+@pytest.mark.parametrize(
+    ("directory", "files", "name"),
+    [
+        ("sales", ["2026-01-01.csv"], "sales"),
+        ("in", ["web_sales-2026-01-01.csv", "web_sales-2026-01-02.csv"], "web_sales"),
+        ("shop/data", ["2026-01-01.csv", "2026-01-02.csv"], "shop"),
+        ("shop/data", ["part-0000.csv", "part-0001.csv"], "shop"),
+        ("in/data", ["part-0000.csv", "part-0001.csv"], "data_products"),
+    ],
+)
+def test_a_directory_gives_a_job_a_name_that_tells_something(
+    run, tmp_path, monkeypatch, directory, files, name
+):
+    (tmp_path / directory).mkdir(parents=True)
+    for file in files:
+        (tmp_path / directory / file).write_text("id,sku\n1,a\n2,b\n")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "products.csv").write_text("sku,name\na,Apple\nb,Bear\n")
+    found = proposed(run, directory, "raw")
+    assert (found["name"], [*found["roles"]]) == (name, ["products"])
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "mine")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert proposed(run, directory, "raw")["name"] == "mine"
+    assert asked == [f"Name of the job [{name}]: "]
+    assert proposed(run, directory, "raw", "--name", "given")["name"] == "given"
+    assert len(asked) == 1
+
+
 def test_without_a_terminal_the_files_must_be_given(run, monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     code, _, err = run("init")
