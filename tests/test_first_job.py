@@ -282,6 +282,52 @@ def test_a_left_join_that_is_to_resolve_is_refused_before_anything_is_written(ru
     assert not [*star.rglob("*.arrow"), *star.rglob("warehouse.db")]
 
 
+REFUSED = {
+    "a member inferred from a part of its key": (
+        STAR.replace("on: sku,", "on: sku, business_key: [sku, name], late: infer,"),
+        "'dimensions.product.late' can be infer only where the role is joined on the dimension's "
+        "business key, sku, name",
+    ),
+    "a column that the stream has, too": (
+        STAR.replace("on: sku,", "on: sku, columns: {name: other},"),
+        "columns' must have names that differ from the stream's. Got 'other' instead.",
+    ),
+    "a stream with the facts' key": (
+        STAR.replace("path: sales.csv, id: [id]", "path: keyed.csv, id: [load_id]"),
+        "'load_id'",
+    ),
+    "a dimension with its own surrogate key": (
+        STAR.replace(
+            "product: {path: products.csv", "product: {path: keyed.csv, business_key: sku"
+        ),
+        "'product_sk'",
+    ),
+    "two streams, by columns of other types": (
+        "name: sales\nleft: {format: csv, path: sales.csv, id: [id]}\n"
+        "right: {format: csv, path: products.csv, id: [sku]}\non: {id: sku}\nfact_table: f\n",
+        "'on'",
+    ),
+    "two streams with a window over texts": (
+        "name: sales\nleft: {format: csv, path: sales.csv, id: [id]}\n"
+        "right: {format: csv, path: products.csv, id: [sku]}\non: sku\nfact_table: f\n"
+        "within: {left: other, right: name, distance: 3600}\n",
+        "within",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_load_refuses_a_check_refuses(run, star, what):
+    job, said = REFUSED[what]
+    (star / "star.yaml").write_text(job.replace("0.05%s", "0.5"))
+    (star / "keyed.csv").write_text("load_id,sku,other,product_sk\n1,p1,p1,7\n2,p2,p1,8\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1 and said in out, out
+    code, _, err = run("load", "star.yaml")
+    assert code == 2 and said in err, err
+
+
 def test_a_proposed_job_is_joined_without_a_warehouse(run, german, monkeypatch):
     """From another directory, and with the job's own settings."""
     assert run("init", "verkauf.csv", "artikel.csv", "--out", "jobs/v.yaml")[0] == 0
