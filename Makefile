@@ -25,7 +25,7 @@ compose-test: ## Start the containers for real, load, restart, recount (needs ro
 	@./bootstrap.sh
 	@$(RUN) pytest -n0 -v -rs --timeout=3600 tests/compose/check_compose.py $(ARGS)
 
-package-test: setup ## Install the wheel into the oldest and the newest Airflow that is promised, and run a DAG there (some minutes)
+package-test: setup ## Join with the oldest packages that are promised, and run a DAG in the oldest and the newest Airflow (some minutes)
 	@$(RUN) pytest -n0 -v --timeout=1800 tests/package/check_package.py $(ARGS)
 
 bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)

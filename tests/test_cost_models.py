@@ -901,3 +901,12 @@ def test_calibration(master, tmp_path):
     (tmp_path / "bad.yaml").write_text("scan: 1")
     with pytest.raises(ConfigError, match="costs"):
         Costs.load(tmp_path / "bad.yaml")
+
+
+def test_a_file_of_costs_is_read_as_other_settings_are(tmp_path):
+    for name in ("costs.yaml", "costs.json"):
+        TYPICAL.save(tmp_path / name)
+        assert Costs.load(tmp_path / name) == TYPICAL
+    (tmp_path / "costs.yaml").write_text("switch: 1\nswitch: 2\n")
+    with pytest.raises(ConfigError, match="Calibrate anew.*switch is given twice, first in line 1"):
+        Costs.load(tmp_path / "costs.yaml")

@@ -170,6 +170,8 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
     )
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     assert len(happened) >= 9 and happened == ["begun", "prepared", "made"] * (len(happened) // 3)
+    took = sqlite_load.query("SELECT json_extract(phases, '$.commit') FROM load_commits")
+    assert len(took) == len(happened) // 3 and all(seconds >= 0.3 for (seconds,) in took)
     sqlite_load.check_ledger()
 
 

@@ -16,6 +16,7 @@ from provisioned import provision, publish
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import Job
 from semistream.master.snapshot import open_snapshot
+from semistream.provisioning import dimensions
 from semistream.provisioning.dimensions import ProvisionResult
 from semistream.provisioning.publishing import open_dimension
 from semistream.warehouse import connect
@@ -199,14 +200,21 @@ def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehous
     assert counts(again) == (0, 0, 2, 5) and len(rejects(warehouse)) == 5
 
 
-def test_of_rows_with_one_key_all_but_the_last_are_kept_as_rejected(warehouse, tmp_path):
-    """Also far apart, by a key of two columns, and no more than some."""
+def test_of_rows_with_one_key_all_but_the_last_are_kept_as_rejected(
+    warehouse, tmp_path, monkeypatch
+):
+    """Also far apart, by a key of two columns, and no more than some. That takes one more read."""
+    opened, open_rows = [], dimensions.open_rows
+    monkeypatch.setattr(
+        dimensions, "open_rows", lambda *given: opened.append(given) or open_rows(*given)
+    )
     path = tmp_path / "products.csv"
     lines = [f"p{i % 400000},{i % 2},{i}" for i in range(400_900)]
     path.write_text("\n".join(["sku,half,n", *lines, "p3,1,7", ""]))
     result = provision(job(path, on={"sku": "sku", "half": "half"}), warehouse)
     assert counts(result) == (400_000, 0, 0, 901)
     assert result.duplicates == tuple(f"p{i}, {i % 2}" for i in range(5))
+    assert len(opened) == 2
     kept = [json.loads(r[2])["n"] for r in rejects(warehouse)]
     assert kept == [*range(900), 400_003]
     assert {row["n"] for row in stored(warehouse)} == {*range(900, 400_900), 7} - {400_003}

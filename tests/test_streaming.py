@@ -191,8 +191,9 @@ def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
         for run, seconds in sqlite_load.query("SELECT run_started, phases FROM load_commits")
     }
     assert begun > time.time() - 600 and phases == PHASES
-    joined = "SELECT min(json_extract(phases, '$.join')) FROM load_commits WHERE drain = 0"
-    assert sqlite_load.query(joined)[0][0] > 0
+    for phase in ("join", "commit"):
+        least = f"SELECT min(json_extract(phases, '$.{phase}')) FROM load_commits WHERE drain = 0"
+        assert sqlite_load.query(least)[0][0] > 0, phase
     batches = {b: (json.loads(o)["files"], n) for b, d, o, n in commits if not d}
     assert [files for files, _ in batches.values()] == [2, 1]
     named = sqlite_load.query(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from semistream import quality
+from semistream.paths import Paths
+from semistream.pipeline import drivers, steps
+from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.proof import read_proof
 from semistream.warehouse.schema import load_apps, load_batches, load_commits, quality_runs
@@ -140,6 +145,44 @@ def test_what_all_verifications_have_proven(runs, until, open_failures, tmp_path
         until == (6, 1) and not open_failures,
     )
     assert str(proof).startswith("yes" if proof.complete else "NO")
+
+
+@ON_SQLITE
+def test_a_verdict_says_that_the_last_load_has_failed(loader, tmp_path, monkeypatch):
+    """What is loaded is complete, although the load that was to load more has failed."""
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
+    loader.load(range(2))
+    places = Paths(home=tmp_path, warehouse_url=loader.url)
+    checkpoint = places.checkpoints / "sales"
+    checkpoint.mkdir(parents=True)
+
+    def verified() -> tuple[str, str, str]:
+        found = steps.verify("sales", places, since_last=False, sample=0)
+        page = html.unescape(re.sub("<.*?>", "", Path(found["report"]).read_text()))
+        return found["unfinished"], found["text"], page
+
+    status = StatusFile(checkpoint, "sales")
+    with pytest.raises(OSError, match="full"), status:
+        raise OSError("the disk is full\nand a stack trace")
+    how, text, page = verified()
+    assert re.fullmatch(r"failed at 20\d\d-\d\d-\d\d \d\d:\d\d UTC: OSError: the disk is full", how)
+    goes_on = "`semistream load JOB`, or the DAG of the load, goes on where it was."
+    assert "Complete as far as it was loaded: yes: batches 0 to 1, " in text
+    assert f"The last load {how}. {goes_on} Report: " in text
+    assert "sales is complete as far as it was loaded: of " in page
+    assert f"The last load {how}." in page
+    again = steps.verify("sales", places, since_last=True, sample=0)
+    assert again["unfinished"] == how and f"The last load {how}. {goes_on}" in again["text"]
+
+    StatusFile(checkpoint, "sales").update(state="running")
+    assert verified()[0].startswith("was killed while running at 20")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id = 20")
+    with pytest.raises(quality.VerificationFailed, match="The last load was killed while running"):
+        verified()
+    with checkpoint_lock(checkpoint):  # it runs
+        assert drivers.unfinished(checkpoint) == ""
+    StatusFile(checkpoint, "sales").update(state="stopped")
+    assert drivers.unfinished(checkpoint) == ""
 
 
 @ON_SQLITE

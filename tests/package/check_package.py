@@ -1,5 +1,6 @@
-"""The provider in somebody's own Airflow, of the oldest and the newest version that is promised: a
-DAG of theirs, with the task group of a job. Nothing of this checkout is on its path."""
+"""What the ranges of pyproject.toml promise, with packages from the network: the core with the
+oldest ones; the provider in somebody's own Airflow, of the oldest and the newest version, with a
+DAG of theirs that has the task group of a job. Nothing of this checkout is on their paths."""
 
 from __future__ import annotations
 
@@ -8,8 +9,21 @@ import re
 import tomllib
 
 import pytest
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from test_packaging import PRODUCTS, ROOT, SALES, built, done, environment, installed, outside  # noqa: F401  a fixture
+from test_packaging import (
+    PACKAGES,
+    PRODUCTS,
+    ROOT,
+    SALES,
+    built,  # noqa: F401  a fixture
+    check_join,
+    done,
+    environment,
+    installed,
+    outside,
+)
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OLDEST = re.search(r">=([\d.]+)", PROJECT["optional-dependencies"]["airflow"][0])[1] + ".0"
@@ -52,6 +66,25 @@ print(json.dumps({
 """
 
 
+def test_the_core_joins_with_the_oldest_packages(built, tmp_path):  # noqa: F811
+    """With the lowest versions of its own requirements, and those of theirs that fit."""
+    (wheel,) = built.glob("*.whl")
+    needed = ("--resolution", "lowest-direct", "--requirements", str(ROOT / "pyproject.toml"))
+    programs = environment(tmp_path / "core", *needed)
+    done(
+        *("uv", "pip", "install", "--python", programs / "python", "--no-deps", wheel), env=PACKAGES
+    )
+    lowest = dict(re.match(r"([\w-]+)>=([\d.]+)", of).groups() for of in PROJECT["dependencies"])
+    found = installed(programs)
+    for name, version in lowest.items():
+        assert Version(found[canonicalize_name(name)]) == Version(version), (name, found)
+    elsewhere = {"cwd": tmp_path, "env": outside(programs, tmp_path)}
+    check_join(programs, tmp_path)
+    (tmp_path / "sales.yaml").write_text(JOB % (tmp_path / "sales.csv", tmp_path / "products.csv"))
+    for command in ("check", "provision"):
+        done(programs / "semistream", command, "sales.yaml", **elsewhere)
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", dict.fromkeys([OLDEST, NEWEST]))
 def test_a_dag_of_somebodys_airflow_loads_and_proves(built, tmp_path, version):  # noqa: F811
@@ -59,7 +92,10 @@ def test_a_dag_of_somebodys_airflow_loads_and_proves(built, tmp_path, version): 
     programs = environment(
         tmp_path / "venv", f"{wheel}[airflow,spark,verify]", f"apache-airflow=={version}"
     )
-    assert not installed(programs) & {"pyspark-client", "apache-airflow-providers-apache-spark"}
+    assert not installed(programs).keys() & {
+        "pyspark-client",
+        "apache-airflow-providers-apache-spark",
+    }
     (tmp_path / "dags").mkdir()
     (tmp_path / "sales").mkdir()
     (tmp_path / "sales" / "monday.csv").write_text(SALES)

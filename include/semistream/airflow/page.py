@@ -17,9 +17,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
+from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.asset import AssetModel, DagScheduleAssetReference
 from airflow.models.dag import DagModel
+from airflow.models.dagbag import DBDagBag
 from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -55,7 +58,7 @@ T = TypeVar("T")
 EVERY, TICK = 2.0, 0.5  # s between two events; s between two checks whether the server stops
 STREAM_SECONDS = 300  # s that a stream lasts; the browser then asks again, and its login is checked
 LONGEST = 20  # characters of a position
-LOAD, REPLAY = "semi_stream_load", "replay_unmatched"
+LOAD, REPLAY, VERIFY = "semi_stream_load", "replay_unmatched", "verify_completeness"
 KEYS = 20  # keys that are shown for each reason and role
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = (
@@ -132,6 +135,11 @@ def read_load(name: str, request: Request, user: GetUserDep) -> None:
 def edit_load(name: str, request: Request, user: GetUserDep) -> None:
     """Refuse a user who may not edit the runs of the load's DAG."""
     requires_access_dag("PUT", DagAccessEntity.RUN, _dag_of_app(name))(request, user)
+
+
+def trigger_load(name: str, request: Request, user: GetUserDep) -> None:
+    """Refuse a user who may not trigger the load's DAG."""
+    requires_access_dag("POST", DagAccessEntity.RUN, _dag_of_app(name))(request, user)
 
 
 def read_report(path: str, request: Request, user: GetUserDep) -> None:
@@ -250,6 +258,18 @@ def dismiss_app(name: str, request: Request, *, again: bool = False) -> Redirect
     return RedirectResponse(_root(request) + "/", status_code=303)
 
 
+@app.post("/apps/{name}/verify", dependencies=[Depends(trigger_load), Depends(same_origin)])
+def verify(name: str, request: Request, user: GetUserDep) -> dict[str, str]:
+    """Prove all that a load has loaded."""
+    return _trigger(VERIFY, {"app": name, "since_last": False}, request, user)
+
+
+@app.post("/apps/{name}/replay", dependencies=[Depends(trigger_load), Depends(same_origin)])
+def replay(name: str, request: Request, user: GetUserDep) -> dict[str, str]:
+    """Join a load's unmatched tuples again, as they are."""
+    return _trigger(REPLAY, {"app": name}, request, user)
+
+
 @app.get("/spark/{name}", dependencies=[Depends(read_load)])
 def show_spark(name: str) -> RedirectResponse:
     """Redirect to the UI of an app's driver."""
@@ -263,14 +283,14 @@ def show_spark(name: str) -> RedirectResponse:
 @app.get("/unmatched/{name}", dependencies=[Depends(read_load)], response_class=HTMLResponse)
 def show_unmatched(name: str, request: Request, user: GetUserDep) -> str:
     """Return a page with an app's unmatched tuples by reason, role and key, and with the button
-    that joins them again for those who may edit the load's runs."""
+    that joins them again for those who may trigger the load's DAG."""
     # imported only here: it reads files and master data, which the page itself does not
     from semistream.pipeline.unmatched import list_unmatched
 
     listed = _found(lambda: list_unmatched(name, places(), limit=KEYS))
-    may_edit = _is_allowed(request, user, _dag_of_app(name), "PUT", DagAccessEntity.RUN)
+    may_replay = _is_allowed(request, user, _dag_of_app(name), "POST", DagAccessEntity.RUN)
     return _render(
-        "unmatched.html", request, name=name, listed=listed, replay=REPLAY, may_edit=may_edit
+        "unmatched.html", request, name=name, listed=listed, replay=REPLAY, may_replay=may_replay
     )
 
 
@@ -419,6 +439,16 @@ def _next_runs(dags: Collection[str]) -> dict[str, NextRun]:
     except SQLAlchemyError:  # the page is useful without the next runs
         return {}
     return {row[0]: NextRun(bool(row[1]), row[2], row[3] or "", row[0] in on_files) for row in rows}
+
+
+def _trigger(dag: str, conf: dict[str, Any], request: Request, user: Any) -> dict[str, str]:
+    """Trigger a DAG for one load, in the name of a user who may trigger the load's own DAG. The
+    user needs no permission of the DAG itself, which could be run for any load. Raises
+    HTTPException where Airflow cannot run it."""
+    body = TriggerDAGRunPostBody(logical_date=None, conf=conf)
+    with create_session() as session:
+        run = trigger_dag_run(dag, body, DBDagBag(), user, session, request)
+        return {"dag": dag, "run": run.run_id}
 
 
 def run_of(launch: Launch | None) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.errors import ConfigError
+from semistream.settings import read_yaml
 
 
 class Symbols(NamedTuple):
@@ -125,11 +126,11 @@ class Costs:
 
     def save(self, path: str | Path) -> None:
         """Write the costs as YAML, or as JSON if the file's name ends in ``.json``."""
+        import yaml  # takes a while, and typical costs need none
+
         values = json.loads(json.dumps(asdict(self)))
         as_json = str(path).endswith(".json")
-        text = (
-            json.dumps(values, indent=1) if as_json else _yaml().safe_dump(values, sort_keys=False)
-        )
+        text = json.dumps(values, indent=1) if as_json else yaml.safe_dump(values, sort_keys=False)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
 
@@ -138,21 +139,14 @@ class Costs:
         """Read the costs from a file. Raises ConfigError when the file is missing or has a
         different content."""
         try:
-            as_json = str(path).endswith(".json")
             # YAML takes JSON's 1e-9 for a word
-            read = json.loads if as_json else _yaml().safe_load
-            values = _tuples(read(Path(path).read_text()))
+            as_json = str(path).endswith(".json")
+            values = _tuples(json.loads(Path(path).read_text()) if as_json else read_yaml(path))
             return cls(**values | {p: PhaseCosts(**values[p]) for p in PHASES})
-        except (OSError, TypeError, ValueError, KeyError, AttributeError, _yaml().YAMLError) as e:
+        except (OSError, TypeError, ValueError, KeyError, AttributeError, ConfigError) as e:
             raise ConfigError(
                 "costs", "must be a file that `calibrate` wrote", str(path), f"Calibrate anew: {e}"
             ) from None
-
-
-def _yaml() -> Any:
-    import yaml  # takes a while, and typical costs need none
-
-    return yaml
 
 
 def _tuples(values: Any) -> Any:

@@ -186,6 +186,18 @@ class Role(Settings):
                 "Make the join an inner one, or leave late out.",
             )
 
+    def check_inferred(self, business_key: Sequence[str]) -> None:
+        """Raise ConfigError if members are to be inferred although the role is not joined on the
+        dimension's whole business key."""
+        if self.late == "infer" and {*business_key} != {*self.key}:
+            raise ConfigError(
+                f"dimensions.{self.name}.late",
+                "can be infer only where the role is joined on the dimension's business key, "
+                f"{', '.join(business_key)}, as a member cannot be minted without it",
+                ", ".join(self.key),
+                "Join on it, or let late be resolve.",
+            )
+
     @classmethod
     def setting_names(cls) -> list[str]:
         """Return the names of the settings of a role, and of its dimension, which may stand beside

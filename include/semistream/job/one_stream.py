@@ -76,6 +76,12 @@ class Job(Scheduling):
         )
 
     @model_validator(mode="after")
+    def _inferred_of_whole_keys(self) -> Self:
+        for role in self.roles:
+            role.check_inferred(role.dimension.business_key)
+        return self
+
+    @model_validator(mode="after")
     def _expected_of_its_roles(self) -> Self:
         self.expect.check_roles(tuple(self.dimensions))
         return self

@@ -126,6 +126,18 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
     return "failed", f"was killed while {status.state}"
 
 
+def unfinished(checkpoint: Path) -> str:
+    """Return how and when the last load on a checkpoint has failed; "" if it has not, if it runs,
+    or if there is no checkpoint here."""
+    end = ending(checkpoint) if (checkpoint / "status.json").exists() else None
+    if end is None or end[0] != "failed":
+        return ""
+    said, status = end[1].partition("\n")[0], read_status(checkpoint)  # Spark's stack traces follow
+    what, colon, error = said.partition(": ")
+    at = f" at {status.heartbeat[:16].replace('T', ' ')} UTC" if status else ""
+    return f"{what}{at}{colon}{error}".rstrip(".")
+
+
 def refusal(checkpoint: Path, why: str) -> str:
     """Return the error message of an ended driver about a setting that cannot work; "" if the
     driver ended for another reason. why: the reason for which it ended."""

@@ -37,10 +37,14 @@ from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
 from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
+from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
+from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
+from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import as_batch, stream_sample
 from semistream.warehouse import connect
+from semistream.warehouse.tables import dimension_table
 from semistream.workloads.jobs import JoinedDimension
 
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
@@ -124,6 +128,11 @@ class JobCheck:
     def ok(self) -> bool:
         return not any(found.level == "error" for found in self.findings)
 
+    def divide(self, partitions: int) -> None:
+        """Note among how many partitions M is divided."""
+        self.partitions = partitions
+        self.worker_bytes = BASE + round(OVER * self.memory / partitions)
+
     def add(self, level: Level, about: str, text: str) -> None:
         self.findings.append(Finding(level, about, text))
 
@@ -134,12 +143,8 @@ class JobCheck:
 
 def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
     """Check a job. Errors in the job become findings of the result, and are not raised."""
-    found = JobCheck(
-        settings.job,
-        memory=int(settings.memory),
-        partitions=settings.partitions or len(os.sched_getaffinity(0)),
-    )
-    found.worker_bytes = BASE + round(OVER * found.memory / found.partitions)
+    found = JobCheck(settings.job, memory=int(settings.memory))
+    found.divide(settings.partitions or _cores())
     try:
         job = workloads.load_any_job(settings.job, places)
     except ConfigError as e:
@@ -195,6 +200,7 @@ class _Check:
         costs = known_costs(self.places.home)
         self.found.costs = costs.machine + ("" if costs.measured else ", which only compare")
         versions = [self.snapshots[role.dimension.name, role.key] for role in job.roles]
+        self.found.divide(partitions_of(versions, self.settings.partitions, _cores()))
         try:
             self.found.predictions.extend(
                 predict_load(self.settings, job, versions, sample, self.found.partitions, costs)
@@ -207,8 +213,10 @@ class _Check:
     def _two_streams(self, job: StreamStreamJob, left: pa.Schema, right: pa.Schema) -> None:
         """Check the join columns, and say which shares of the samples have a partner."""
         on, sides = list(job.on.items()), ("left stream", "right stream")
+        given = {"job": self.settings.job, "memory": self.settings.memory}
+        asked = StreamStreamSettings.load(given | {"partitions": self.settings.partitions})
         try:
-            resolve_keys(left, right, on, sides=sides)
+            StreamStreamPlanner(asked, job).check((left, right))
         except ConfigError as e:
             self.found.add("error", "job", str(e))
             return
@@ -335,6 +343,14 @@ class _Check:
         try:
             rows = self._open(joined)
             self.schemas[dimension.name] = rows.schema
+            dimension_table(
+                dimension.name,
+                rows.schema,
+                dimension.business_key,
+                joined.keys,
+                unknown_member=dimension.unknown_member,
+                inferred=any(role.late == "infer" for role in joined.roles),
+            )
             for key in dict.fromkeys(role.key for role in joined.roles):
                 read = _Read()
                 self._publish(joined, key, read)
@@ -515,6 +531,10 @@ class _Read:
             return 0
         codes = np.concatenate(self.codes)
         return len(codes) - len(np.unique(codes))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:

@@ -16,17 +16,15 @@ from semistream.cost_models import MODELS, Costs
 from semistream.cost_models.bound import Demand, price
 from semistream.job import Job
 from semistream.joins.spec import join_spec
-from semistream.joins.star import check_unique
-from semistream.master.manifest import Manifest
 from semistream.pipeline.settings import CheckSettings
 from semistream.settings import JoinSettings
-from semistream.sizing.asked_plan import asked_joins
-from semistream.sizing.plan import Plan
+from semistream.sizing.asked_plan import asked_plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.search import predict
 from semistream.sizing.star_plan import size_plan
 from semistream.sizing.workload import describe
 from semistream.streaming.waiting import MOST_SHARE, pass_seconds
+from semistream.warehouse.tables import fact_table
 
 
 @dataclass(frozen=True)
@@ -58,17 +56,16 @@ def predict_load(
     versions: the snapshots of the roles' dimensions. Raises ConfigError for a load that would be
     refused."""
     asked = JoinSettings.load({"memory": settings.memory, "join_type": settings.join_type})
-    plan = Plan(tuple(asked_joins(asked, job.roles, versions, partitions)))
-    for role, join, version in zip(job.roles, plan.joins, versions, strict=True):
-        # rows with one business key become one row
-        unique = {*role.dimension.business_key} <= {*role.key} or Manifest.read(version).unique
-        if join.share > 1:
-            check_unique(join.kind, unique, role.key)
+    plan = asked_plan(asked, job, versions, partitions, lambda _: None)
     demand = Demand(settings.max_wait, settings.rate) if settings.max_wait else None
     plan = size_plan(plan, sample, costs, one_machine=True).choose(sample, costs, demand=demand)
+    stream = sample.schema
     for join in plan.joins:
         yield _prediction(join, sample, costs, demand)
         sample = join.joined(sample)
+    added = pa.schema(list(sample.schema)[len(stream) :])
+    keys = [role.surrogate_key for role in job.roles]
+    fact_table(job.fact_table, stream, keys, added, job.stream.id)  # names must differ
 
 
 def _prediction(
@@ -78,12 +75,12 @@ def _prediction(
     partitions = join.partitions
     sizes = {k: v for k, v in join.parameters.items() if k != "sharers"}
     found = RolePrediction(join.role, join.algorithm, sizes, join.memory * partitions)
-    if join.algorithm not in MODELS:
-        return found
-    model = MODELS[join.algorithm]
     with closing(join.relation(0)) as relation:
         added = join.added(stream.schema, relation)
-        work = describe(join_spec("", 0, stream.schema, relation, join.on, added), stream)
+        spec = join_spec("", 0, stream.schema, relation, join.on, added)
+        if join.algorithm not in MODELS:
+            return found
+        model, work = MODELS[join.algorithm], describe(spec, stream)
         told = {name: float(sizes[name]) for name in model.sizes if sizes.get(name)}
         if len(told) < len(model.sizes):
             return found

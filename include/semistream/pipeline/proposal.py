@@ -27,6 +27,12 @@ STREAM_ROWS, MASTER_ROWS = 50_000, 1_000_000  # the most rows that are read
 SAMPLE_BYTES = 128_000_000  # the most bytes of rows of each file that are held
 DIGITS, WIDE = 15, 3  # digits of a proposed decimal, if the sample's numbers leave so many free
 NAME = 40  # characters of a name
+# names of directories and files that tell nothing of what is in them
+VAGUE = {
+    *("data", "file", "files", "part", "raw", "tmp", "temp", "test", "new", "old", "all", "in"),
+    *("input", "inputs", "inbox", "incoming", "landing", "drop", "out", "output", "export"),
+    *("csv", "json", "jsonl", "parquet", "stream", "streams", "source", "master", "dimensions"),
+}
 MOST_UNMATCHED = 0.5  # the default of a role's max_unmatched
 
 
@@ -194,16 +200,18 @@ def propose(
 ) -> Proposal:
     """Propose a job from a stream's file and master files, or directories of files.
 
-    name: name of the job, by default the stream's; on: join columns, as [ROLE:]STREAM=MASTER, which
-    replace proposed ones; ids: columns that identify a tuple, which replace proposed ones. Raises
-    ConfigError for files that cannot be read, and if no key of a master is found.
+    name: name of the job, by default derived from the stream's; on: join columns, as
+    [ROLE:]STREAM=MASTER, which replace proposed ones; ids: columns that identify a tuple, which
+    replace proposed ones. Raises ConfigError for files that cannot be read, and if no key of a
+    master is found.
     """
     of_stream = detect(stream, "stream", STREAM_ROWS, SAMPLE_BYTES)
-    given = _given(on, [_name(path) for path in masters])
+    names = [_name(path) or _word(path.absolute().name) or "data" for path in masters]
+    given = _given(on, names)
     roles, taken = list[ProposedRole](), set[str]()
-    for path in masters:
+    for path, role in zip(masters, names, strict=True):
         master = detect(path, "master", MASTER_ROWS, SAMPLE_BYTES)
-        role = _free(_name(path), taken)
+        role = _free(role, taken)
         taken.add(role)
         if role in given:
             _check_columns(given[role], of_stream, master)
@@ -221,7 +229,9 @@ def propose(
         roles.append(ProposedRole(role, master, key))
     of_stream, roles = _with_keys(of_stream, roles)
     found = Ids(tuple(ids), 0) if ids else identifying(of_stream)
-    return Proposal(name or _name(stream), of_stream, found, tuple(roles))
+    if not name and not (name := _name(stream)):  # of a vague directory
+        name = _word(f"{stream.absolute().name}_{roles[0].name}")
+    return Proposal(name, of_stream, found, tuple(roles))
 
 
 def _with_keys(
@@ -267,10 +277,26 @@ def _check_columns(on: Mapping[str, str], stream: DetectedFile, master: Detected
 
 
 def _name(path: Path) -> str:
-    """Return a name for a job or a role, derived from a file's name."""
-    name = re.sub(r"\W+", "_", path.name.split(".")[0], flags=re.ASCII).strip("_").lower()
-    name = name or "data"
-    return (name if name[0].isalpha() else f"_{name}")[: NAME - len("fact_")]
+    """Return a name for a job or a role, derived from a file's name. For a directory, it is the
+    directory's name or, if that is vague, the word with which all of its files begin, or the name
+    of the directory above; "" if all of these are vague."""
+    if not path.is_dir():
+        return _word(path.name.split(".")[0]) or "data"
+    directory = path.absolute()
+    begin = {_begin(file.name) for file in directory.iterdir() if file.name[0] not in "._"}
+    words = (directory.name, *(begin if len(begin) == 1 else ()), directory.parent.name)
+    return next((word for name in words if (word := _word(name)) and word not in VAGUE), "")
+
+
+def _begin(text: str) -> str:
+    """Return the letters and underscores with which a text begins."""
+    return re.split(r"[\W\d]", text, maxsplit=1, flags=re.ASCII)[0]
+
+
+def _word(text: str) -> str:
+    """Return a text as a name: letters, digits and underscores, not beginning with a digit."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()
+    return (name if name[:1].isalpha() else name and f"_{name}")[: NAME - len("fact_")]
 
 
 def _free(name: str, taken: set[str]) -> str:

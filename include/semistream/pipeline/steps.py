@@ -19,13 +19,20 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.job import StreamStreamJob, job_of
 from semistream.master.published import pin, snapshot_roots
 from semistream.paths import Paths
+from semistream.pipeline import drivers
 from semistream.pipeline.settings import JoinSizeSettings
 from semistream.settings import Settings
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import open_warehouse, removal
-from semistream.warehouse.ledger import Ledger, app_number, committed_apps, is_transient
+from semistream.warehouse.ledger import (
+    Ledger,
+    app_number,
+    checkpoint_of,
+    committed_apps,
+    is_transient,
+)
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import propagated as warehouse_propagated
 
@@ -146,6 +153,8 @@ def verify(
     from semistream import quality, workloads
 
     limits = workloads.load_any_job(job, places) if job else None
+    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        checkpoint = Path(checkpoint_of(connection, app) or places.checkpoints / app)
     result = quality.verify(
         places.warehouse_url,
         app,
@@ -155,6 +164,7 @@ def verify(
         reports_kept=places.reports_kept,
         snapshots=places.snapshots,
         sample=sample,
+        unfinished=drivers.unfinished(checkpoint),
     )
     if not result.success:
         raise quality.VerificationFailed(result)
@@ -169,6 +179,7 @@ def verify(
         "match_rate": matched / done if done else None,
         "checks": len(result.results),
         "report": str(result.report or ""),
+        "unfinished": result.unfinished,
         "text": result.describe(),
     }
 

@@ -7,12 +7,14 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import (
@@ -170,14 +172,14 @@ def _provision(
     of, schema = joined.dimension, rows.schema
     name, keys = of.name, of.business_key
     system = system_of(engine)
-    with said(engine, dimension.name), engine.begin() as connection:
+    with TemporaryFile() as codes, said(engine, dimension.name), engine.begin() as connection:
         # a prefix as long as ``dim_``, so that the name is never too long
         staging = _staging_table(f"new_{name}", schema, keyed, keys)
         # a failed provisioning leaves it: it belongs to the connection, not to the transaction
         system.drop_temporary(connection, staging)
         staging.create(connection)
         with system.unsorted(connection, staging) as table:
-            staged = _stage(connection, table, rows, of, keyed, progress)
+            staged = _stage(connection, table, rows, of, keyed, codes, progress)
             read, reasons = staged.read, staged.reasons
             if sum(reasons.values()) > of.max_rejected * read:
                 raise TooManyRejected(of, read, reasons, staged.first)
@@ -186,7 +188,9 @@ def _provision(
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
-            _keep_duplicates(connection, staged, again, schema, of, keyed)
+            codes.seek(0)
+            known = np.fromfile(codes, np.int64)
+            _keep_duplicates(connection, staged, known, again, schema, of, keyed)
         progress(f"upserting {dimension.name}", 0, count)
         updated, inserted = _upsert(connection, staging, dimension, keys)
         if of.unknown_member and insert_unknown(connection, dimension, keys):
@@ -248,7 +252,7 @@ class EmptyDimension(SemistreamError):
 DECLARED = b"semistream.declared"  # key, like FORMS, of the file that declares the dimension
 EXAMPLES = 5  # rejected rows that an error shows
 DUPLICATES = 1000  # rows with the business key of a later one that are kept
-LOOKED_AT = 10_000_000  # rows among which they are looked for, whose keys are held
+LOOKED_AT = 10_000_000  # rows among which they are looked for, whose keys' codes are kept
 
 
 @dataclass
@@ -270,14 +274,19 @@ def _stage(
     rows: MasterRows,
     of: Dimension,
     keyed: Collection[str],
+    codes: IO[bytes],
     progress: Progress,
 ) -> _Staged:
-    """Write all rows to the staging table or to ``rejected_master``."""
+    """Write all rows to the staging table or to ``rejected_master``. codes: a file that gets the
+    codes of the business keys of the first LOOKED_AT staged rows, int64 each."""
     name, keys, staged = of.name, of.business_key, _Staged()
+    identity = master_keys(rows.schema, list(keys))
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
     for batch, unfit in rows.batches:
-        staged.read += batch.num_rows + len(unfit)
         good, not_stored = _storable(batch, keys, keyed)
+        if staged.read < LOOKED_AT:
+            identity.master_codes(good)[0].tofile(codes)
+        staged.read += batch.num_rows + len(unfit)
         rejected = unfit + not_stored
         _keep(connection, name, rejected)
         staged.first += rejected[: EXAMPLES - len(staged.first)]
@@ -298,25 +307,19 @@ def _keep(connection: Connection, name: str, rejected: Sequence[Rejected]) -> No
 def _keep_duplicates(
     connection: Connection,
     staged: _Staged,
+    codes: np.ndarray,
     again: Callable[[], MasterRows],
     schema: pa.Schema,
     of: Dimension,
     keyed: Collection[str],
 ) -> None:
     """Write the first DUPLICATES rows whose business key a later row has to ``rejected_master``.
-    The source is read twice more, at most its first LOOKED_AT rows."""
-
-    def good() -> Iterator[pa.RecordBatch]:
-        read = 0
-        for batch, _ in again().batches:
-            yield _storable(batch, keys, keyed)[0]
-            if (read := read + batch.num_rows) >= LOOKED_AT:
-                return
-
+    The source is read once more, at most its first LOOKED_AT rows, as only its end tells which rows
+    a later one replaces. codes: those of ``_stage``."""
     keys, left = of.business_key, DUPLICATES
     identity = master_keys(schema, list(keys))
-    codes = [identity.master_codes(batch)[0] for batch in good()]
-    for batch in replaced_rows(identity, codes, good()):
+    good = (_storable(batch, keys, keyed)[0] for batch, _ in again().batches)
+    for batch in replaced_rows(identity, [codes], good):
         texts = [key_text(batch, keys, i) for i in range(min(batch.num_rows, left))]
         said = f"a later row has the same {', '.join(keys)}"
         _keep(

@@ -181,14 +181,8 @@ def check_inferring(engine: Engine, role: Role, retry: float) -> None:
         return None if row is None else (json.loads(row.business_key), may_infer(engine, name))
 
     state = retrying(found, retry)
-    if state is not None and {*state[0]} != {*role.key}:
-        raise ConfigError(
-            f"dimensions.{role.name}.late",
-            "can be infer only where the role is joined on the dimension's business key, "
-            f"{', '.join(state[0])}, as a member cannot be minted without it",
-            ", ".join(role.key),
-            "Join on it, or let late be resolve.",
-        )
+    if state is not None:
+        role.check_inferred(state[0])
     if state is None or not state[1]:
         raise ConfigError(
             f"dimensions.{role.name}.late",

@@ -68,10 +68,11 @@ def _verdict(run: Mapping[str, Any], checks: Sequence[CheckResult]) -> str:
         are = "check fails" if failed == 1 else "checks fail"
         return f"{run['app']} is not complete: {failed} of {len(checks)} {are}."
     figures = dict(run["figures"])
-    seen = ", as far as can be seen" if run["unseen"] else ""
+    far = " as far as it was loaded" if run.get("unfinished") else ""
+    far += ", as far as can be seen" if run["unseen"] else ""
     waiting = f"{figures['waiting']:,}" if figures["waiting"] else "none"
     return (
-        f"{run['app']} is complete{seen}: of {figures['rows read']:,} rows read, "
+        f"{run['app']} is complete{far}: of {figures['rows read']:,} rows read, "
         f"{figures['matched']:,} are matched, {figures['unmatched']:,} are unmatched, and "
         f"{waiting} {'wait' if figures['waiting'] > 1 else 'waits'}."
     )

@@ -27,6 +27,10 @@ from semistream.warehouse.types import LongString
 
 AT_ONCE = 10_000  # rows of the ledger read at a time
 NOT_SEEN = "could not be looked at"
+NOT_LISTED = (
+    "It is not known yet which files the source had when it was read last, so that none can be "
+    "missed: the ledger notes that when all that was there has been loaded"
+)
 
 
 def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | None:
@@ -42,25 +46,23 @@ def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | N
     if is_remote(stream.path):
         staging.reserve(
             f"Nobody looked for files of the source {stream.path} that no batch "
-            "has, or that were written since: it is not on a file system here."
+            "has, or that were written since: it is not on a file system here.",
+            passing=True,
         )
         return None
-    c, path = load_commits.c, os.path.abspath(stream.path)
+    path = os.path.abspath(stream.path)
     with staging.engine.connect() as connection:
-        listed = connection.scalar(select(func.max(c.source_listed)).where(c.app == scope.app))
+        listed = last_listed(connection, scope.app)
         names, findings = _changed(connection, scope)
         findings += _passed_over(path, stream, names, listed)
     if not os.path.lexists(fixed_part(path)):
         staging.reserve(
             f"The source {stream.path} is gone. Nobody can tell whether it had "
-            "files that no batch has."
+            "files that no batch has.",
+            passing=True,
         )
     if listed is None:
-        staging.reserve(
-            "It is not known yet which files the source had when it was read "
-            "last, so that none can be missed: the ledger notes that when all "
-            "that was there has been loaded."
-        )
+        staging.reserve(f"{NOT_LISTED}.", passing=True)
     return staging.table(
         f"files_{of.name}",
         Column("batch", BigInteger),
@@ -68,6 +70,13 @@ def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | N
         Column("finding", LongString()),
         rows=((batch, escaped(file), found) for batch, file, found in findings),
     )
+
+
+def last_listed(connection: sa.Connection, app: str) -> float | None:
+    """Return a time, in seconds since 1970, such that an app has loaded every file that its source
+    had by then; None if no such time is known."""
+    c = load_commits.c
+    return connection.scalar(select(func.max(c.source_listed)).where(c.app == app))
 
 
 def _changed(

@@ -34,19 +34,25 @@ FACTS_AT_ONCE = 1_000_000  # copied in one transaction, approximately
 @dataclass
 class Staging:
     """The staging tables of one run, which are dropped at its end. notes: notes for a reader of the
-    report; unseen: descriptions of what could not be checked, which the verdict does not cover."""
+    report; unseen: descriptions of what could not be checked, which the verdict does not cover;
+    passing: those of them that the next verification looks at again, whichever batches it
+    verifies."""
 
     engine: sa.Engine
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
     metadata: sa.MetaData = field(default_factory=sa.MetaData)
     notes: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
+    passing: list[str] = field(default_factory=list)
 
-    def reserve(self, what: str) -> None:
+    def reserve(self, what: str, *, passing: bool = False) -> None:
         """Record a description of something that could not be checked. The verdict does not cover
-        it."""
+        it. passing: whether it is about the source or the checkpoint as they are now, which every
+        verification looks at as a whole."""
         self.notes.append(what)
         self.unseen.append(what.rstrip("."))
+        if passing:
+            self.passing.append(self.unseen[-1])
 
     def __enter__(self) -> Staging:
         drop_stale(self.engine)

@@ -38,6 +38,7 @@ from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.dimension_checks import dimension_checks
 from semistream.quality.expected_loads import expectation_checks, is_stale
 from semistream.quality.failures import write_failures
+from semistream.quality.file_audit import NOT_LISTED, last_listed
 from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
@@ -70,6 +71,7 @@ S = TypeVar("S", bound=Settings)
 ROWS_SHOWN = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
+GO_ON = "`semistream load JOB`, or the DAG of the load, goes on where it was."
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 
 
@@ -77,9 +79,10 @@ SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 class VerificationResult:
     """The result of a verification.
 
-    unseen: descriptions of what could not be checked, which the verdict does not cover; report: the
-    page of this run, None if nothing was committed since the last run; index: the page of all runs;
-    proof: what all runs together have proven.
+    unseen: descriptions of what could not be checked, which the verdict does not cover; passing:
+    see ``Staging``; report: the page of this run, None if nothing was committed since the last run;
+    index: the page of all runs; proof: what all runs together have proven; unfinished: how the last
+    load has failed, "" if it has not.
     """
 
     success: bool
@@ -89,9 +92,11 @@ class VerificationResult:
     figures: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
+    passing: list[str] = field(default_factory=list)
     report: Path | None = None
     index: Path | None = None
     proof: str = ""
+    unfinished: str = ""
 
     @property
     def failed(self) -> list[CheckResult]:
@@ -104,16 +109,18 @@ class VerificationResult:
     def describe(self) -> str:
         """Return a description of the result in a few lines, for a log or an error message: the
         failed checks, their first rows, and what could not be checked."""
+        end = f"The last load {self.unfinished}. {GO_ON}" if self.unfinished else ""
+        complete = f"Complete{' as far as it was loaded' if end else ''}: {self.proof}"
         if self.report is None:
             return (
-                f"{self.app}: nothing was committed since the last verification. Complete: "
-                f"{self.proof}"
+                f"{self.app}: nothing was committed since the last verification. {complete}"
+                f"{end and f'. {end}'}"
             )
         if self.success:
             warnings = "".join(f" Warning: {r.title}: {_words(r.rows[0])}." for r in self.warned)
             return (
-                f"{self.app}: all {len(self.results)} checks hold.{warnings} Complete: "
-                f"{self.proof}. Report: {self.report}"
+                f"{self.app}: all {len(self.results)} checks hold.{warnings} {complete}. "
+                f"{end and f'{end} '}Report: {self.report}"
             )
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in (*self.failed, *self.warned):
@@ -121,6 +128,7 @@ class VerificationResult:
             lines += [f"    {_words(row)}" for row in r.rows[:ROWS_SHOWN]]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
         lines += [f"- Not looked at: {what}" for what in self.unseen]
+        lines += [end] if end else []
         return "\n".join([*lines, f"Report: {self.report}"])
 
     __str__ = describe
@@ -151,14 +159,18 @@ def verify(
     sample: int = SAMPLE,
     seed: int | None = None,
     snapshots: Path | None = None,
+    unfinished: str = "",
 ) -> VerificationResult:
     """Check everything that `app` has committed.
 
     since_last: whether to check only the part that is not yet proven; if that part is empty, but a
-    tuple has become open for longer than the job allows, everything is checked. job: the app's job,
-    by default the ledger's record; limits: a job whose limits replace those of ``job``.
+    tuple has become open for longer than the job allows, everything is checked; if it is empty, but
+    the ledger has come to know which files the source had, the newest commit is checked again. job:
+    the app's job, by default the ledger's record; limits: a job whose limits replace those of
+    ``job``.
     reports_dir, reports_kept: the directory of Data Docs, and how many reports to keep; snapshots:
-    the directory of the master data's snapshots; the environment gives the defaults. sample: the
+    the directory of the master data's snapshots; the environment gives the defaults. unfinished:
+    see ``VerificationResult``. sample: the
     number of facts, and of unmatched tuples, that are joined again; they differ each time unless a
     seed is given. Raises ConfigError for an app that has loaded nothing. A failed check raises no
     error.
@@ -188,10 +200,16 @@ def verify(
             stale = job.expect.freshness is not None and is_stale(
                 job.expect, read_loads(connection, app, newest)
             )
+            listed = (
+                proof is not None
+                and proof.run is not None
+                and NOT_LISTED in proof.run.passing
+                and last_listed(connection, app) is not None
+            )
         if first is not None and newest <= first:
             if overdue:  # time has made it fail, which is proven by looking at everything
                 first = None
-            elif stale:  # which its newest commit fails for
+            elif stale or listed:  # which is seen with the newest commit
                 first = (commits[-2].batch, commits[-2].drain) if len(commits) > 1 else None
             else:
                 return VerificationResult(
@@ -200,6 +218,7 @@ def verify(
                     commits[-1].fact_table,
                     index=reports / "index.html",
                     proof=str(proof),
+                    unfinished=unfinished,
                 )
         roles = job.roles if isinstance(job, Job) else ()
         while True:
@@ -224,6 +243,7 @@ def verify(
                     versions,
                     reports_kept or places.reports_kept,
                     ahead,
+                    unfinished,
                 )
             if result.success or result.report is None or _changes(engine, roles) == changes:
                 break
@@ -300,6 +320,7 @@ def _verify(
     versions: Sequence[str | None],
     kept: int,
     ahead: Ahead,
+    unfinished: str,
 ) -> tuple[VerificationResult, Scope]:
     """Verify the commits. versions: see ``make_scope``."""
     engine, newest = staging.engine, commits[-1]
@@ -327,14 +348,14 @@ def _verify(
             by_id=load_batches,
         )
         checks = [*history.checks(staging, scope, ahead, None, str(e)), *ledger_checks(scope)]
-        return _run(staging, url, scope, job, loads, checks, reports, kept)
+        return _run(staging, url, scope, job, loads, checks, reports, kept, unfinished)
     with engine.connect() as connection:
         scope = make_scope(connection, verified, job, newest, fact, versions, snapshots)
     closed = closed_table(engine, job, scope.fact_name)
     checks = list(history.checks(staging, scope, ahead, stored, "", closed))
     checks += _checks(staging, scope, job, commits, sums, damaged, *sampling)
     checks += expectation_checks(staging, scope, job.expect, loads)
-    return _run(staging, url, scope, job, loads, checks, reports, kept)
+    return _run(staging, url, scope, job, loads, checks, reports, kept, unfinished)
 
 
 def _checks(
@@ -399,6 +420,7 @@ def _run(
     checks: Sequence[Check],
     reports: Path,
     kept: int,
+    unfinished: str,
 ) -> tuple[VerificationResult, Scope]:
     """Run the checks and write the report. loads: all loads up to the verified range."""
     engine = staging.engine
@@ -418,7 +440,7 @@ def _run(
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
     if f"{late or ''}":
         staging.notes.append(f"Of all that {scope.app} has loaded: {late}.")
-    told |= {"notes": staging.notes, "unseen": staging.unseen}
+    told |= {"notes": staging.notes, "unseen": staging.unseen, "unfinished": unfinished}
     success, results, page = run_checkpoint(
         url, load_commits.name, scope.app, checks, told, reports, kept
     )
@@ -430,8 +452,10 @@ def _run(
         figures,
         staging.notes,
         staging.unseen,
+        staging.passing,
         page,
         reports / "index.html",
+        unfinished=unfinished,
     ), scope
 
 
@@ -454,7 +478,8 @@ def _write_run(
                 success=int(result.success),
                 expectations=len(result.results),
                 failed=json.dumps([r.name for r in result.failed]),
-                unseen=json.dumps(result.unseen),
+                unseen=json.dumps([what for what in result.unseen if what not in result.passing]),
+                passing=json.dumps(result.passing),
                 report=str(result.report),
             )
         )

@@ -3,27 +3,57 @@ open."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from semistream.job import Role, added_columns
+from semistream.column_format import key_forms
+from semistream.errors import ConfigError
+from semistream.job import Job, Role, added_columns
+from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
 from semistream.settings import JoinSettings
+from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 
 
-def asked_joins(
+def asked_plan(
+    settings: JoinSettings,
+    job: Job,
+    versions: Sequence[Path],
+    partitions: int,
+    unknown: Callable[[Role], int | None],
+    reason: str = "",
+) -> Plan[RolePlan]:
+    """Return the plan that settings and job ask for. Raises ConfigError for one that cannot be.
+
+    versions: the directories of the dimensions' versions; unknown: a function that returns
+    ``RolePlan.unknown`` of a role; reason: why this algorithm.
+    """
+    asked = _asked_joins(settings, job.roles, versions, partitions, reason)
+    joins = tuple(_checked(join, job, unknown) for join in asked)
+    execution_order([join.kind for join in joins])  # there must be one
+    return Plan(joins)
+
+
+def partitions_of(versions: Sequence[Path], asked: int, cores: int) -> int:
+    """Return P, the number of partitions: as many as asked for, or one for each core, if R has so
+    many buckets."""
+    manifests = [Manifest.read(version) for version in versions]
+    return asked or min(cores, manifests[_placing(manifests, 1)].bucket_count)
+
+
+def _asked_joins(
     settings: JoinSettings,
     roles: Sequence[Role],
     versions: Sequence[Path],
     partitions: int,
-    reason: str = "",
+    reason: str,
 ) -> list[RolePlan]:
-    """Return the plan of the join with each role. versions: the directories of the dimensions'
-    versions; reason: why this algorithm."""
     manifests = [Manifest.read(version) for version in versions]
     columns = added_columns(roles, [manifest.schema.names for manifest in manifests])
-    places = placing(manifests, partitions)
+    places = _placing(manifests, partitions)
     return [
         RolePlan(
             settings.algorithm.lower(),
@@ -47,7 +77,42 @@ def asked_joins(
     ]
 
 
-def placing(manifests: Sequence[Manifest], partitions: int) -> int:
+def _checked(asked: RolePlan, job: Job, unknown: Callable[[Role], int | None]) -> RolePlan:
+    """Return the plan of a join, completed. Raises ConfigError if the version does not fit it."""
+    role, manifest = job.role(asked.role), Manifest.read(Path(asked.snapshot))
+    if asked.places and asked.partitions > (buckets := manifest.bucket_count):
+        raise ConfigError(
+            "partitions",
+            f"must be at most {buckets}, the buckets of the master snapshot",
+            asked.partitions,
+            "Ask for fewer, or publish the snapshot with more buckets.",
+        )
+    _check_forms(job, role, manifest)
+    plan = replace(asked, unknown=unknown(role))
+    if plan.share > 1:
+        # rows with one business key become one row when they are provisioned
+        unique = {*role.dimension.business_key} <= {*role.key} or manifest.unique
+        check_unique(plan.kind, unique, role.key)
+    return plan
+
+
+def _check_forms(job: Job, role: Role, manifest: Manifest) -> None:
+    """Raise ConfigError if the stream's key texts are normalised differently than the
+    snapshot's."""
+    for column, key in role.on.items():
+        form = key_forms([column], job.stream.formats).get(column, {})
+        if form != (known := manifest.formats.get(key, {})):
+            raise ConfigError(
+                f"stream.formats.{column}",
+                "must give keys the form that they have in the "
+                f"master's snapshot {manifest.name} {manifest.version}, {json.dumps(known)}",
+                json.dumps(form),
+                "Declare it so in the job, or provision the master data "
+                "with the job as it is now, under another name.",
+            )
+
+
+def _placing(manifests: Sequence[Manifest], partitions: int) -> int:
     """Return the number of the role that places the tuples, the one with the largest R of those
     that can be cut into so many partitions. manifests: of the dimensions' versions."""
     return max(

@@ -204,18 +204,15 @@ class App:
             self.planner.plan, self.schemas = progress.plan, (schema,)
             at = self.resolving.before_replay(schema)
             replayed = self.resolving.replay(at, file, schema)
+            self.commits.end_run(None)
         self.status.update(state="stopped")
         return replayed
 
     def _ended(self, listed: float) -> dict[str, Any]:
         """Record the end of a run and return its summary. listed: the time at which the source was
         listed, in seconds since 1970."""
-        if (
-            self.settings.trigger == AVAILABLE_NOW
-            and not self._stopping
-            and self.commits.last is not None
-        ):
-            self.commits.ledger.source_was_listed(self.commits.last[0], listed)
+        every = self.settings.trigger == AVAILABLE_NOW and not self._stopping
+        self.commits.end_run(listed if every else None)
         summary = {
             "app": self.app,
             "job": self.job.name,
@@ -493,7 +490,7 @@ class App:
         else:
             self.commits.finish(loads, self._listed(at), seconds)
             self._committed(loads)
-        self._begun = now
+        self._begun = time.monotonic()
         if at.again is not None:
             pin_versions(self.app, at.again.plan, keep=False)
 

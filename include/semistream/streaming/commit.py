@@ -37,6 +37,7 @@ from semistream.joins import JoinState
 from semistream.positions import Position
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
+from semistream.streaming.phases import COMMIT
 from semistream.streaming.position import (
     INTENT,
     RESTORE,
@@ -52,7 +53,7 @@ from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import create_all, migrate
 from semistream.warehouse.ledger import parts_of, retrying
-from semistream.warehouse.records import Commit, Intent, LoadRecord, waiting_by_role
+from semistream.warehouse.records import Commit, Intent, LoadRecord, Timed, waiting_by_role
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Commits(AbstractContextManager["Commits"]):
         self.loads: list[LoadRecord] = []
         self.looked_up: dict[str, str] = {}
         self.run_started, self.committed_at = time.time(), time.monotonic()
+        self._timed: Timed | None = None  # the newest commit, until its row has its duration
         self._executor = ThreadPoolExecutor(1, "commit")
         self._newest: Future[None] | None = None
 
@@ -122,22 +124,32 @@ class Commits(AbstractContextManager["Commits"]):
     ) -> None:
         """Commit the batch that has begun. loads: the records of all partitions; listed: the time
         at which the source was listed (``load_commits.source_listed``), in seconds since 1970;
-        seconds: the duration of each phase."""
+        seconds: the duration of each phase before the commit."""
+        begun = time.monotonic()
         phases = json.dumps({phase: round(s, 4) for phase, s in seconds.items()})
         intent = Intent(replace(self._commit(loads, listed), phases=phases), loads)
         if self.sink.two_phase:
             self.prepare(intent)
-            self._newest = self._executor.submit(self._commit_prepared, self.sink, intent)
+            self._newest = self._executor.submit(self._make, self.sink, intent, begun)
         else:
-            self.sink.commit(intent.commit, loads)
+            self._make(self.sink, intent, begun)
         self._committed(loads, self._at)
 
     def finish_without_tuples(self, listed: float | None) -> list[LoadRecord]:
         """Commit a batch without tuples. States are carried over, and no task is needed."""
         loads = [load.without_tuples(self.progress.batch) for load in self.loads]
         self.ledger.commit(self._commit(loads, listed), loads)
+        self._timed = None
         self._committed(loads, self._at)
         return loads
+
+    def end_run(self, listed: float | None) -> None:
+        """Record what is known at the end of a run only: the duration of the newest commit, and the
+        time at which the source was listed, if everything that it had then is loaded. listed:
+        seconds since 1970."""
+        if self.last is not None:
+            self.ledger.end_run(self._timed, self.last[0], listed)
+            self._timed = None
 
     def prepare(self, intent: Intent) -> None:
         """Record a commit durably, so that it will be made even after a crash."""
@@ -233,6 +245,7 @@ class Commits(AbstractContextManager["Commits"]):
             listed,
             at.sources,
             self.run_started,
+            before=self._timed,
         )
 
     def _committed(self, loads: list[LoadRecord], at: Position) -> None:
@@ -340,12 +353,20 @@ class Commits(AbstractContextManager["Commits"]):
             intent = Intent.from_json(values)
             sink = open_sink(intent.commit.sink, self.warehouse, self.checkpoint)
             self._check_rows(sink)
-            self._commit_prepared(sink, intent)
+            self._make(sink, intent, None)
 
-    def _commit_prepared(self, sink: Sink, intent: Intent) -> None:
+    def _make(self, sink: Sink, intent: Intent, begun: float | None) -> None:
+        """Make a commit, and note its duration for the row of ``load_commits`` that it has made,
+        which is completed with the next one. begun: the time at which the tasks had ended, by
+        ``time.monotonic``; None if that was in a former run."""
         sink.commit(intent.commit, intent.loads)
-        (self.checkpoint / INTENT).unlink(missing_ok=True)
-        sink.clean_up()
+        if begun is not None:
+            commit, took = intent.commit, round(time.monotonic() - begun, 4)
+            phases = json.loads(commit.phases or "{}") | {COMMIT: took}
+            self._timed = Timed(commit.batch, commit.drain, json.dumps(phases))
+        if sink.two_phase:
+            (self.checkpoint / INTENT).unlink(missing_ok=True)
+            sink.clean_up()
 
     def _warn_of_others(self) -> None:
         """Warn if other apps load the same fact table, because each app's proof covers only its

@@ -10,8 +10,11 @@ from typing import Generic, TypeVar
 from semistream.warehouse.records import LoadRecord
 
 T = TypeVar("T")
-# plan: which files and which plan; schedule: Spark starts the tasks
-PHASES = ("plan", "schedule", "read", "join", "write")
+# plan: which files and which plan; schedule: Spark starts the tasks; commit: from the end of the
+# tasks until the batch is committed, which is known after its commit only
+BEFORE_COMMIT = ("plan", "schedule", "read", "join", "write")
+COMMIT = "commit"
+PHASES = (*BEFORE_COMMIT, COMMIT)
 
 
 class Reading(Generic[T]):
@@ -36,8 +39,8 @@ def timed(record: LoadRecord, read: float, began: float) -> LoadRecord:
 
 
 def phases(loads: Sequence[LoadRecord], plan: float, tasks: float) -> dict[str, float]:
-    """Return the seconds that each phase of a batch took. For phases inside tasks, the slowest task
-    counts.
+    """Return the seconds that each phase of a batch before its commit took. For phases inside
+    tasks, the slowest task counts.
 
     plan: seconds before the tasks; tasks: seconds until all tasks had ended.
     """
@@ -45,4 +48,4 @@ def phases(loads: Sequence[LoadRecord], plan: float, tasks: float) -> dict[str, 
     read, join, all_of_it = slowest.read_seconds, slowest.seconds, slowest.task_seconds
     write = max(all_of_it - read - join, 0.0)
     seconds = (plan, max(tasks - all_of_it, 0.0), read, join, write)
-    return dict(zip(PHASES, seconds, strict=True))
+    return dict(zip(BEFORE_COMMIT, seconds, strict=True))

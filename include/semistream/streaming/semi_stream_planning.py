@@ -3,7 +3,6 @@ versions and the settings."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -13,18 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from semistream.column_format import key_forms
 from semistream.cost_models.bound import Demand
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
 from semistream.job import UNKNOWN, Job, Role
 from semistream.joins.registry import find_algorithm
-from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
 from semistream.provisioning.inferred import check_inferring
 from semistream.provisioning.publishing import check_unknown_member
-from semistream.sizing.asked_plan import asked_joins, placing
+from semistream.sizing.asked_plan import asked_plan, partitions_of
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sizing.star_plan import size_plan
@@ -98,8 +95,8 @@ class SemiStreamPlanner:
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
-        manifests = [Manifest.read(self._current(role)) for role in self.job.roles]
-        return self.settings.partitions or min(cores, manifests[placing(manifests, 1)].bucket_count)
+        versions = [self._current(role) for role in self.job.roles]
+        return partitions_of(versions, self.settings.partitions, cores)
 
     def ends(self, exhausted: bool) -> bool:
         return True  # all of R is known
@@ -109,29 +106,9 @@ class SemiStreamPlanner:
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
         versions = [self._current(role) for role in self.job.roles]
-        asked = asked_joins(
-            self.settings, self.job.roles, versions, partitions, self.settings.reason
+        return asked_plan(
+            self.settings, self.job, versions, partitions, self._unknown, self.settings.reason
         )
-        joins = tuple(map(self._checked, asked))
-        execution_order([join.kind for join in joins])  # there must be one
-        return Plan(joins)
-
-    def _checked(self, asked: RolePlan) -> RolePlan:
-        """Return the plan of a join with what the dimension's table tells. Raises ConfigError if
-        the version does not fit it."""
-        role, manifest = self.job.role(asked.role), Manifest.read(Path(asked.snapshot))
-        if asked.places and asked.partitions > (buckets := manifest.bucket_count):
-            raise ConfigError(
-                "partitions",
-                f"must be at most {buckets}, the buckets of the master snapshot",
-                asked.partitions,
-                "Ask for fewer, or publish the snapshot with more buckets.",
-            )
-        self._check_forms(role, manifest)
-        plan = replace(asked, unknown=self._unknown(role))
-        if plan.share > 1:
-            check_unique(plan.kind, manifest.unique, role.key)
-        return plan
 
     def _current(self, role: Role) -> Path:
         """Return the directory of the current version of a role's dimension. Raises ConfigError if
@@ -162,21 +139,6 @@ class SemiStreamPlanner:
             check_unknown_member(self.warehouse, name, self.settings.retry)
             self._with_unknown.add(name)
         return UNKNOWN
-
-    def _check_forms(self, role: Role, manifest: Manifest) -> None:
-        """Raise ConfigError if the stream's key texts are normalised differently than the
-        snapshot's."""
-        for column, key in role.on.items():
-            form = key_forms([column], self.job.stream.formats).get(column, {})
-            if form != (known := manifest.formats.get(key, {})):
-                raise ConfigError(
-                    f"stream.formats.{column}",
-                    "must give keys the form that they have in the "
-                    f"master's snapshot {manifest.name} {manifest.version}, {json.dumps(known)}",
-                    json.dumps(form),
-                    "Declare it so in the job, or provision the master data "
-                    "with the job as it is now, under another name.",
-                )
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan[RolePlan]:
         nothing = pa.RecordBatch.from_pylist([], streams[0])

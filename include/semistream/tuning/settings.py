@@ -4,14 +4,14 @@ nothing heavy."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, ByteSize, Field
 
 from semistream.column_format import Formats
+from semistream.files.settings import Format
 from semistream.settings import Bytes, Names, Pairs, Settings, names
 
-Format = Literal["csv", "json", "parquet"]
 Budgets = Annotated[tuple[Bytes, ...], BeforeValidator(names)]
 
 

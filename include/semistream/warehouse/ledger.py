@@ -70,7 +70,7 @@ from semistream.positions import Kind, Position
 from semistream.reasons import Reason
 from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
-from semistream.warehouse.records import Commit, InputCounts, LoadRecord
+from semistream.warehouse.records import Commit, InputCounts, LoadRecord, Timed
 from semistream.warehouse.schema import (
     OF_LOADS,
     load_apps,
@@ -308,6 +308,7 @@ class Ledger:
 
         def work(connection: Connection) -> None:
             connection.execute(load_commits.insert(), row)
+            self._complete(connection, commit.before)
             if files:
                 connection.execute(load_files.insert(), files)
             if records:
@@ -343,15 +344,27 @@ class Ledger:
 
         self.run(work)
 
-    def source_was_listed(self, batch: int, at: float) -> None:
-        """Record that the batches up to this committed one contain everything that the source had
-        at time ``at``, in seconds since 1970."""
-        done = (
-            update(load_commits)
-            .where(*self._load(load_commits, batch, Kind.BATCH))
-            .values(source_listed=at)
-        )
-        self._execute(done)
+    def end_run(self, timed: Timed | None, batch: int, listed: float | None) -> None:
+        """Record what is known at the end of a run only: the duration of its newest commit, and
+        that the batches up to this committed one contain everything that the source had at time
+        ``listed``, in seconds since 1970, None if no such time is known."""
+
+        def work(connection: Connection) -> None:
+            self._complete(connection, timed)
+            if listed is not None:
+                of_batch = self._load(load_commits, batch, Kind.BATCH)
+                connection.execute(
+                    update(load_commits).where(*of_batch).values(source_listed=listed)
+                )
+
+        if timed is not None or listed is not None:
+            self.run(work)
+
+    def _complete(self, connection: Connection, timed: Timed | None) -> None:
+        """Write the duration of a commit, which is known after it only, into its row."""
+        if timed is not None:
+            of_commit = self._load(load_commits, timed.batch, timed.drain)
+            connection.execute(update(load_commits).where(*of_commit).values(phases=timed.phases))
 
     def forget_files(self) -> None:
         """Delete the names of source files that no longer exist, so that the table has at most one

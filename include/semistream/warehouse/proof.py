@@ -31,7 +31,8 @@ class Run:
     failed: tuple[str, ...]
     success: bool
     report: str
-    unseen: tuple[str, ...] = ()  # what the verification could not check, although it succeeded
+    unseen: tuple[str, ...] = ()  # what could not be checked of the batches, although it succeeded
+    passing: tuple[str, ...] = ()  # likewise of source and checkpoint as they were then
 
     def covers(self, other: Run) -> bool:
         return self.first <= other.first and self.last >= other.last
@@ -112,6 +113,8 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
         else:
             failures.append(run)
             until = min(until, run.first)
+    # the newest one has looked at source and checkpoint again
+    unseen |= dict.fromkeys(proving.passing if proving is not None else ())
     return Proof(app, last, until, tuple(reversed(failures)), proving, tuple(unseen))
 
 
@@ -127,4 +130,5 @@ def as_run(row: sa.Row) -> Run:
         bool(row.success),
         row.report,
         tuple(json.loads(row.unseen)),
+        tuple(json.loads(row.passing or "[]")),
     )

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -201,10 +201,19 @@ class LoadRecord:
         )
 
 
+class Timed(NamedTuple):
+    """A commit that was made, and the duration of all its phases, as in ``load_commits``."""
+
+    batch: int
+    drain: int
+    phases: str
+
+
 @dataclass(frozen=True)
 class Commit:
     """The record of a batch, a drain or a resolving load, all of whose partitions are loaded: the
-    columns of its row of ``load_commits``, and the batch's files."""
+    columns of its row of ``load_commits``, the batch's files, and the commit before, whose row is
+    completed with it."""
 
     app: str
     batch: int
@@ -219,6 +228,7 @@ class Commit:
     files: tuple[DataFile, ...] = ()
     run_started: float | None = None
     phases: str | None = None
+    before: Timed | None = None
 
 
 def waiting_by_role(loads: Iterable[LoadRecord]) -> dict[str, int]:

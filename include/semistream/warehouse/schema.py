@@ -315,7 +315,11 @@ quality_runs = Table(
     Column("success", Integer, nullable=False, server_default="0"),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
-    Column("unseen", Text, nullable=False),  # JSON: texts that say what could not be checked
+    # JSON: texts that say what could not be checked of these batches
+    Column("unseen", Text, nullable=False),
+    # likewise of the source and the checkpoint as they were then, which the next verification looks
+    # at again; null: they are in unseen
+    Column("passing", Text),
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )
 

@@ -111,8 +111,8 @@ function say(text, tone = "good") {
   said.hidden = false;
 }
 
-async function ask(path, body) {
-  const answer = await fetch(`${airflow}/api/v2/dags/${path}`, {
+async function ask(url, body = {}) {
+  const answer = await fetch(url, {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: AbortSignal.timeout(30000),
   });
   const told = await answer.json().catch(() => ({}));
@@ -121,19 +121,20 @@ async function ask(path, body) {
   throw new Error(typeof told.detail === "string" ? told.detail : `Airflow answers with error ${answer.status}`);
 }
 
-async function trigger(dag, conf) {
-  const run = await ask(`${dag}/dagRuns`, { logical_date: null, conf });
-  return `${dag} was triggered: ${run.dag_run_id}.`;
+// Asks the page, which lets those do it who may trigger the load's own DAG.
+async function trigger(what, app) {
+  const { dag, run } = await ask(`${root}/apps/${encodeURIComponent(app)}/${what}`);
+  return `${dag} was triggered: ${run}.`;
 }
 
 const ACTIONS = {
   async restart({ dag, run }) {
-    const cleared = await ask(`${encodeURIComponent(dag)}/clearTaskInstances`, { dry_run: false, only_failed: true, dag_run_id: run });
+    const cleared = await ask(`${airflow}/api/v2/dags/${encodeURIComponent(dag)}/clearTaskInstances`, { dry_run: false, only_failed: true, dag_run_id: run });
     return cleared.total_entries ? "Its task was cleared: the scheduler starts it again, and it goes on where it was."
                                  : "Airflow has no failed task in that run: it has taken it up already, or waits to retry it.";
   },
-  verify: ({ app }) => trigger("verify_completeness", { app, since_last: false }),
-  replay: ({ app }) => trigger("replay_unmatched", { app }),
+  verify: ({ app }) => trigger("verify", app),
+  replay: ({ app }) => trigger("replay", app),
 };
 
 addEventListener("click", async (event) => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "master", nargs="*", type=Path, metavar="MASTER_FILE", help="master data, likewise"
     )
-    parser.add_argument("--name", default="", help="name of the job [the stream's file]")
+    parser.add_argument("--name", default="", help="name of the job [after the stream]")
     parser.add_argument(
         "--on",
         action="append",
@@ -73,6 +74,8 @@ def run(arguments: Namespace) -> int:
     found = propose(
         arguments.stream, arguments.master, name=arguments.name, on=arguments.on, ids=arguments.id
     )
+    if not arguments.name and arguments.stream.is_dir() and sys.stdin.isatty():
+        found = replace(found, name=_answer("Name of the job", found.name))
     out = arguments.out or Paths.from_environment().jobs / f"{found.name}.yaml"
     if out.exists() and not arguments.force:
         raise ConfigError(
