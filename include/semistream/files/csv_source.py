@@ -16,12 +16,7 @@ import pyarrow.csv as arrow_csv
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, prepared_cells
-from semistream.files.inference import (
-    deciding_cells,
-    has_exponents,
-    infer_formatted_type,
-    infer_type,
-)
+from semistream.files.inference import SampledCells, infer_formatted_type
 from semistream.files.records import LF, Records, line_numbers, split_records
 from semistream.files.source import Raw, Reading, Rejected, check_columns
 from semistream.files.text_source import (
@@ -99,13 +94,13 @@ class CsvSource(TextSource):
         form, notes = self.reading.formats.get(name), list[str]()
         if form is not None and form.notation:
             return pa.field(name, infer_formatted_type(cells, form)), notes
-        cells = prepared_cells(name, cells, form)[0]
+        sampled = SampledCells(prepared_cells(name, cells, form)[0])
         # a key that is padded with zeros is a string, whatever the sample shows
-        kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
+        kind = pa.string() if form and isinstance(form.zeros, int) else sampled.infer_type()
         if name not in self.declared:
-            if why := deciding_cells(cells, kind):
+            if why := sampled.deciding_cells(kind):
                 notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
-            if has_exponents(cells, kind):
+            if sampled.has_exponents(kind):
                 notes.append(
                     f"{self.side} column {name} is read as {kind}; numbers with an "
                     f"exponent are integers there, too"
