@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,6 +49,8 @@ class CsvSource(TextSource):
         schema: pa.Schema | None = None,
     ):
         self.names: list[str] = []  # columns of the first file
+        # the only file, if it was sampled: the bytes read and the rows, and what is left of it
+        self._begun: tuple[Path, deque[tuple[int, Raw]], Iterator[Raw]] | None = None
         self._null_words = pa.array(reading.null_values, pa.binary())
         if schema is not None:
             self.names = list(schema.names)
@@ -71,7 +73,7 @@ class CsvSource(TextSource):
     def _infer_schema(self) -> pa.Schema:
         """Infer each column's type from the cells of a sample, and note for the user which types
         depend on few cells."""
-        samples = self._first_pieces(lambda path: self._read(path, 0), lambda raw: raw.rows.nbytes)
+        samples = self._first_pieces(self._sample, lambda raw: raw.rows.nbytes)
         if not self.names:
             raise ConfigError(
                 self.side,
@@ -107,7 +109,31 @@ class CsvSource(TextSource):
                 )
         return pa.field(name, kind), notes
 
+    def _sample(self, path: Path) -> Iterator[Raw]:
+        """Yield the rows of a file. The rows of the only file are kept until it is read, as parsing
+        them takes as long as inferring types."""
+        rest = self._parsed(path, 0)
+        if len(self.paths) > 1:
+            yield from rest
+            return
+        pieces = deque[tuple[int, Raw]]()
+        self._begun = path, pieces, rest
+        for raw in rest:
+            pieces.append((self.bytes_done, raw))
+            yield raw
+
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0] != path:
+            yield from self._parsed(path, done)
+            return
+        _, pieces, rest = begun
+        while pieces:
+            self.bytes_done, raw = pieces.popleft()
+            yield raw
+        yield from rest
+
+    def _parsed(self, path: Path, done: int) -> Iterator[Raw]:
         """Yield the rows of a file, a block at a time, with binary cells."""
         blocks = self._blocks(path, done)
         data, final = next(blocks)
