@@ -1,8 +1,9 @@
 """The machine code of compiled functions: Numba makes it, and LLVM alone loads it.
 
-Importing Numba takes longer than many joins run, and some 60 MB. A process whose functions have all
-been compiled before needs only what the machine code itself refers to: LLVM's loader, and the
-functions of Numba's extension modules, which are loaded here without Numba's Python modules.
+Importing Numba, and making it ready to compile, takes longer than a small join runs. A process whose
+functions have all been compiled before needs only what the machine code itself refers to: LLVM's
+loader, and the functions of Numba's extension modules, which are loaded here without Numba's Python
+modules.
 """
 
 from __future__ import annotations
