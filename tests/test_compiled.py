@@ -80,7 +80,7 @@ def python(directory, file: str, **environment: str) -> str:
         check=True,
         text=True,
         stdout=subprocess.PIPE,
-        env={**os.environ, **environment},
+        env={n: v for n, v in os.environ.items() if n != "NUMBA_CACHE_DIR"} | environment,
     ).stdout.strip()
 
 

@@ -1,9 +1,9 @@
 """The machine code of compiled functions: Numba makes it, and LLVM alone loads it.
 
-Importing Numba, and making it ready to compile, takes longer than a small join runs. A process whose
-functions have all been compiled before needs only what the machine code itself refers to: LLVM's
-loader, and the functions of Numba's extension modules, which are loaded here without Numba's Python
-modules.
+Importing Numba, and making it ready to compile, takes longer than a small join runs. A process
+whose functions have all been compiled before needs only what the machine code itself refers to:
+LLVM's loader, and the functions of Numba's extension modules, which are loaded here without Numba's
+Python modules.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import ctypes
 import pickle
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
@@ -109,12 +110,23 @@ def target() -> str:
             llvm.get_process_triple(),
             llvm.get_host_cpu_name(),
             features,
+            _loads_svml(),
             (_directory() / "_version.py").read_bytes(),
             llvmlite.__version__,
             np.__version__,
             sys.version,
         )
     )
+
+
+@cache
+def _loads_svml() -> bool:
+    """Load Intel's library of vector functions. Return whether it is there: then Numba uses it."""
+    try:
+        llvm.load_library_permanently(f"libsvml.{'dylib' if sys.platform == 'darwin' else 'so'}")
+    except RuntimeError:
+        return False
+    return True
 
 
 def _machine() -> Any:
@@ -125,6 +137,8 @@ def _machine() -> Any:
 
 @cache
 def _initialize() -> None:
+    with suppress(RuntimeError):  # only older versions need it
+        llvm.initialize()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
