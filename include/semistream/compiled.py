@@ -10,7 +10,6 @@ functions that it calls, and the constants that they name are unchanged.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
 import pickle
 import threading
@@ -75,9 +74,9 @@ class Kernel(Named):
     def __init__(self, function: Any, options: dict[str, Any], cache: bool):
         self.py_func, self.options, self._cache = function, options, cache
         self.compiled = self.loaded = 0
-        parameters = inspect.signature(function).parameters
-        self._names, self._count = list(parameters), len(parameters)
-        self._defaults = tuple(each.default for each in parameters.values())
+        self._count, defaults = function.__code__.co_argcount, function.__defaults__ or ()
+        self._names = function.__code__.co_varnames[: self._count]
+        self._defaults = (None,) * (self._count - len(defaults)) + defaults
         self._entries: dict[tuple[Any, ...], Function] = {}
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__module__, self.__doc__ = function.__module__, function.__doc__
