@@ -15,7 +15,7 @@ import pytest
 from loads import verify
 from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells
-from semistream.files.inference import deciding_cells, infer_type
+from semistream.files.inference import SampledCells
 from semistream.files.opening import SOURCES, open_source
 from semistream.files.settings import JoinFiles
 from semistream.files.source import Reading
@@ -82,7 +82,7 @@ def app_job(load, form, columns=None):
 )
 def test_no_type_alters_a_value(cells, kind):
     column = pa.array(cells)
-    assert infer_type(column) == kind
+    assert SampledCells(column).infer_type() == kind
     cast, wrong = cast_cells(column.cast(pa.binary()), kind, exact=True)
     assert len(wrong) == 0
     if kind == pa.int64():
@@ -107,9 +107,9 @@ def test_it_is_said_when_a_cell_decides_a_type(tmp_path):
         "stream column k is read as string, for 1 of 501 cells that are no int64, the first 'x'"
     ]
     assert (
-        deciding_cells(pa.array(["a", "b"]), pa.string())
+        SampledCells(pa.array(["a", "b"])).deciding_cells(pa.string())
         == ""
-        == deciding_cells(pa.array(["1", "2"]), pa.int64())
+        == SampledCells(pa.array(["1", "2"])).deciding_cells(pa.int64())
     )
 
 

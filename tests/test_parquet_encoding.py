@@ -74,6 +74,14 @@ def test_a_column_of_one_value_has_a_dictionary_whatever_the_sample_says():
     assert encoding(first, ["load_id"])["use_dictionary"] == ["load_id"]
 
 
+def test_the_first_rows_alone_do_not_decide():
+    """A join's first rows may all have the keys of one partition of R."""
+    few = np.arange(10_000) % 7
+    first = pa.table({"n": np.concatenate([few, random.integers(-(2**62), 2**62, 90_000)])})
+    assert encoding(first)["use_dictionary"] == []
+    assert encoding(first.slice(0, 10_000))["use_dictionary"] == ["n"]
+
+
 def test_a_file_without_rows_can_be_written(tmp_path):
     console(tmp_path / "t.parquet", COLUMNS.slice(0, 0))
     assert pq.read_table(tmp_path / "t.parquet").schema == COLUMNS.schema

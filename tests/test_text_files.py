@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console import JOIN, put, table, write
+from semistream.files import source, text_source
+from semistream.files.csv_source import CsvSource
 from semistream.files.opening import open_source
 from semistream.files.records import split_records
 
@@ -195,3 +197,28 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
     put('k,t\n1,a\n2,"a\n' + "3,b\n" * 500_000, "k,v\n3,x\n")
     stats = join()
     assert stats["matched"] == 500_000 and stats["unmatched"] == {"unparsable": 1, "no_match": 1}
+
+
+def test_the_only_file_is_parsed_once_although_its_types_are_inferred_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_source, "BLOCK", 1000)
+    parsed, parse = [], CsvSource._arrow
+
+    def counted(self, names, delimiter, text, rows):
+        parsed.append(rows)
+        return parse(self, names, delimiter, text, rows)
+
+    monkeypatch.setattr(CsvSource, "_arrow", counted)
+    monkeypatch.setattr(source, "SAMPLE", 10_000)
+    (tmp_path / "s.csv").write_text("k,v\n" + "".join(f"{i},{i / 4}\n" for i in range(3000)))
+    opened = open_source("stream", tmp_path / "s.csv")
+    sampled = len(parsed)
+    assert 2 < sampled < 20
+    progress, found = [], []
+    for chunk in opened.chunks():
+        progress.append(opened.bytes_done)
+        found += chunk.rows.to_pylist()
+    assert found == [{"k": i, "v": i / 4} for i in range(3000)]
+    assert sum(parsed) == 3000 and progress[0] <= 1000 and progress == sorted(progress)
+    # again, from the file
+    assert [row for chunk in opened.chunks() for row in chunk.rows.to_pylist()] == found
+    assert sum(parsed) == 6000

@@ -15,10 +15,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import types
-from numba.extending import intrinsic
 
-from semistream.compiled import njit
+from semistream.compiled import intrinsic, njit
 from semistream.ddl import type_name
 from semistream.errors import ConfigError, check_name
 
@@ -296,6 +294,7 @@ def _buckets(codes, exact, count):
 def _load64(typingctx, array, index):
     """Return the 8 bytes of a uint8 array from `index` on, as one little-endian uint64."""
     from llvmlite import ir
+    from numba import types
 
     def codegen(context, builder, signature, args):
         struct = context.make_array(signature.args[0])(context, builder, args[0])

@@ -1,5 +1,5 @@
-"""The encoding of each column of a Parquet file, chosen by one rule from a sample of its first
-values."""
+"""The encoding of each column of a Parquet file, chosen by one rule from a sample of the rows that
+are written first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 SAMPLED_ROWS = 8192
-# a column has a dictionary if at most this share of its sampled values is distinct. Otherwise a
-# dictionary takes ten times as long as plain values, and makes random numbers larger.
+# The sample is taken in pieces of this many neighbouring rows, evenly spaced: the first rows of a
+# join may all be of one partition of R, and have few distinct values
+PIECE = 512
+# A column has a dictionary if at most this share of its sampled values is distinct. Otherwise a
+# dictionary takes four to ten times as long as plain values, and makes random numbers larger.
 MOST_DISTINCT = 0.25
 # a column of numbers is compressed if that saves this share of its bytes; below, compressing
 # takes longer than writing, and reading is slower too
@@ -28,7 +31,10 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
     constant: columns that have the same value in all rows.
     """
     dictionaries, codecs = list[str](), dict[str, str]()
-    for field, column in zip(first.schema, first.columns, strict=True):
+    step = max(len(first) * PIECE // SAMPLED_ROWS, PIECE)
+    pieces = [first.slice(start, PIECE) for start in range(0, len(first), step)]
+    sample = pa.concat_tables([first.slice(0, 0), *pieces]).combine_chunks()
+    for field, column in zip(sample.schema, sample.columns, strict=True):
         few = field.name in constant or _few_values(column)
         codec = _codec(column, few)
         for leaf in _leaves(field.name, field.type):
@@ -38,25 +44,24 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
     return {"compression": codecs, "use_dictionary": dictionaries, "max_rows_per_page": PAGE_ROWS}
 
 
-def _few_values(column: pa.ChunkedArray) -> bool:
+def _few_values(sample: pa.ChunkedArray) -> bool:
     """Return whether few of the sampled values are distinct. Nested columns and dictionaries are
     assumed to have few."""
-    if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+    if pa.types.is_nested(sample.type) or pa.types.is_dictionary(sample.type):
         return True
-    sample = column.slice(0, SAMPLED_ROWS)
-    return not pa.types.is_boolean(column.type) and len(sample.unique()) <= MOST_DISTINCT * len(
+    return not pa.types.is_boolean(sample.type) and len(sample.unique()) <= MOST_DISTINCT * len(
         sample
     )
 
 
-def _codec(column: pa.ChunkedArray, few: bool) -> str:
-    if not pa.types.is_primitive(column.type) or column.type.bit_width < 8:
+def _codec(sample: pa.ChunkedArray, few: bool) -> str:
+    if not pa.types.is_primitive(sample.type) or sample.type.bit_width < 8:
         return OTHERS
     if few:
         return NUMBERS
-    sample = pa.concat_arrays(column.slice(0, SAMPLED_ROWS).chunks)
-    width = column.type.bit_width // 8
-    values = sample.buffers()[1].slice(sample.offset * width, len(sample) * width)
+    whole = pa.concat_arrays(sample.chunks)
+    width = whole.type.bit_width // 8
+    values = whole.buffers()[1].slice(whole.offset * width, len(whole) * width)
     saved = 1 - len(pa.compress(values, NUMBERS)) / len(values)
     return NUMBERS if saved >= LEAST_SAVED else "none"
 

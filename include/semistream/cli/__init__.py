@@ -6,6 +6,7 @@ Modules are imported only when a command needs them, so that listing the command
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from semistream.cli.command import Command
 
+GARBAGE = 50_000  # new objects after which Python looks for garbage
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Return the exit code: 0 for success; 1 for a failure or an incomplete load; 2
@@ -26,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     own_process = argv is None
     if own_process:
         interrupts.end_at_once()
+        # what imports create stays; to look for garbage would take a tenth of their time
+        gc.set_threshold(GARBAGE)
         # Pydantic searches all installed packages for plugins
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from semistream.cli.parser import NEXT_STEPS, complete, parse

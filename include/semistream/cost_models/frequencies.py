@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from semistream.cost_models.harmonic import harmonic
 from semistream.errors import ConfigError
 
 _DRAWN = 4_096  # partitions
-_CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
 _ROUNDING = 1e-12
 _HALVINGS = 40
 _SURE = 9  # standard deviations beyond which a count is taken as certainly above or below
@@ -264,7 +263,7 @@ class Frequencies:
         p = np.repeat(self.p, whole)
         rest = (1.0 - self.absent - float(p.sum())) / count
         mass = np.bincount(
-            (_CHANCE[: len(p)] * count).astype(np.int64), p, minlength=math.ceil(count)
+            (_chance()[: len(p)] * count).astype(np.int64), p, minlength=math.ceil(count)
         ) + max(rest, 0.0)
         mass[-1] -= rest * (len(mass) - count)  # the last partition may be a partial one
         return Frequencies(np.sort(mass)[::-1], np.ones(len(mass)), self.name)
@@ -318,3 +317,9 @@ def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndar
         if mass(s + step).sum() > missing:
             s += step
     return mass(s) * missing / mass(s).sum() / np.diff(ranks), np.diff(ranks)
+
+
+@cache
+def _chance() -> np.ndarray:
+    """Return random numbers between 0 and 1 that are always the same."""
+    return np.random.default_rng(0).random(4 * _DRAWN + 4)  # a slow import

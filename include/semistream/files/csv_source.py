@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,12 +16,7 @@ import pyarrow.csv as arrow_csv
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, prepared_cells
-from semistream.files.inference import (
-    deciding_cells,
-    has_exponents,
-    infer_formatted_type,
-    infer_type,
-)
+from semistream.files.inference import SampledCells, infer_formatted_type
 from semistream.files.records import LF, Records, line_numbers, split_records
 from semistream.files.source import Raw, Reading, Rejected, check_columns
 from semistream.files.text_source import (
@@ -54,6 +49,8 @@ class CsvSource(TextSource):
         schema: pa.Schema | None = None,
     ):
         self.names: list[str] = []  # columns of the first file
+        # the only file, if it was sampled: the bytes read and the rows, and what is left of it
+        self._begun: tuple[Path, deque[tuple[int, Raw]], Iterator[Raw]] | None = None
         self._null_words = pa.array(reading.null_values, pa.binary())
         if schema is not None:
             self.names = list(schema.names)
@@ -76,7 +73,7 @@ class CsvSource(TextSource):
     def _infer_schema(self) -> pa.Schema:
         """Infer each column's type from the cells of a sample, and note for the user which types
         depend on few cells."""
-        samples = self._first_pieces(lambda path: self._read(path, 0), lambda raw: raw.rows.nbytes)
+        samples = self._first_pieces(self._sample, lambda raw: raw.rows.nbytes)
         if not self.names:
             raise ConfigError(
                 self.side,
@@ -99,20 +96,44 @@ class CsvSource(TextSource):
         form, notes = self.reading.formats.get(name), list[str]()
         if form is not None and form.notation:
             return pa.field(name, infer_formatted_type(cells, form)), notes
-        cells = prepared_cells(name, cells, form)[0]
+        sampled = SampledCells(prepared_cells(name, cells, form)[0])
         # a key that is padded with zeros is a string, whatever the sample shows
-        kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
+        kind = pa.string() if form and isinstance(form.zeros, int) else sampled.infer_type()
         if name not in self.declared:
-            if why := deciding_cells(cells, kind):
+            if why := sampled.deciding_cells(kind):
                 notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
-            if has_exponents(cells, kind):
+            if sampled.has_exponents(kind):
                 notes.append(
                     f"{self.side} column {name} is read as {kind}; numbers with an "
                     f"exponent are integers there, too"
                 )
         return pa.field(name, kind), notes
 
+    def _sample(self, path: Path) -> Iterator[Raw]:
+        """Yield the rows of a file. The rows of the only file are kept until it is read, as parsing
+        them takes as long as inferring types."""
+        rest = self._parsed(path, 0)
+        if len(self.paths) > 1:
+            yield from rest
+            return
+        pieces = deque[tuple[int, Raw]]()
+        self._begun = path, pieces, rest
+        for raw in rest:
+            pieces.append((self.bytes_done, raw))
+            yield raw
+
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0] != path:
+            yield from self._parsed(path, done)
+            return
+        _, pieces, rest = begun
+        while pieces:
+            self.bytes_done, raw = pieces.popleft()
+            yield raw
+        yield from rest
+
+    def _parsed(self, path: Path, done: int) -> Iterator[Raw]:
         """Yield the rows of a file, a block at a time, with binary cells."""
         blocks = self._blocks(path, done)
         data, final = next(blocks)

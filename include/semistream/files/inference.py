@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,16 @@ from semistream.files.convert import (
     text_of,
 )
 from semistream.files.formats import implied_type
-from semistream.files.shapes import EXPONENT, FRACTION, INTEGER, SPECIAL, Shapes, shapes_of
+from semistream.files.shapes import (
+    EXPONENT,
+    FRACTION,
+    INTEGER,
+    NULL,
+    OTHER,
+    SPECIAL,
+    Shapes,
+    shapes_of,
+)
 
 TYPES = {
     "int": pa.int64(),
@@ -41,6 +50,7 @@ UNSEEN = 10  # digits of a decimal's fraction, if the sample of a column has no 
 FIRST = 1000  # cells that are examined first, to see whether the others need to be
 SHOWN = 0.9  # share of cells of a narrower type, from which the others are reported
 NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
+INT64_DIGITS = 19  # digits of the largest int64
 
 
 def parse_type(column: str, name: str) -> pa.DataType:
@@ -60,69 +70,97 @@ def parse_type(column: str, name: str) -> pa.DataType:
     return TYPES[name.strip().lower()]
 
 
-def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
-    """Infer the type of a text column from a sample; null if the sample has no value.
+class SampledCells:
+    """The cells of a text column's sample that have a value. shapes: their shapes."""
 
-    No type is chosen that would alter a value: numbers with leading zeros, and integers beyond 64
-    bits, are strings. Numbers that a double cannot represent are decimals, or strings if they have
-    an exponent or more than 38 digits.
+    def __init__(self, sample: pa.Array):
+        self._sample, shapes = sample, shapes_of(sample)
+        self._kept = shapes.shape != NULL
+        others = np.flatnonzero(shapes.shape == OTHER)  # no word that means null is a number
+        if len(others):
+            texts = sample if len(others) == len(sample) else sample.take(pa.array(others))
+            words = pc.is_in(texts, NULL_LIKE.cast(sample.type))
+            self._kept[others[words.to_numpy(zero_copy_only=False)]] = False
+        self.shapes = shapes
+        if not self._kept.all():
+            self.shapes = Shapes(*(part[self._kept] for part in shapes))
 
-    numbers: whether a declared format or JSON says that the column has numbers; then an integer
-    beyond 64 bits is a decimal and not a string.
-    """
-    values = _values(sample)
-    if not len(values):
-        return pa.null()
-    shapes = shapes_of(values)
-    found = set(np.flatnonzero(np.bincount(shapes.shape)).tolist())
-    if found == {INTEGER}:
-        return pa.int64() if _fits(values, pa.int64()) else _decimal(shapes, numbers)
-    if found.issubset(NUMBERS):
-        if len(changed_by_double(values, shapes)):
-            return _decimal(shapes)
-        return pa.int64() if INTEGER in found and _integers(values, shapes) else pa.float64()
-    if _all(values, lambda cells: pc.is_in(cells, TRUTH.cast(values.type))):
-        return pa.bool_()
-    return infer_time(values)
+    @cached_property
+    def values(self) -> pa.Array:
+        """The texts of these cells."""
+        return self._sample if self._kept.all() else self._sample.filter(pa.array(self._kept))
 
+    def infer_type(self, numbers: bool = False) -> pa.DataType:
+        """Infer the column's type; null if no cell has a value.
 
-def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
-    """Describe the few cells for which ``infer_type`` chose this type, if most cells of the column
-    would fit a narrower type; otherwise return ""."""
-    values = _values(sample)
-    if not len(values):
+        No type is chosen that would alter a value: numbers with leading zeros, and integers beyond
+        64 bits, are strings. Numbers that a double cannot represent are decimals, or strings if
+        they have an exponent or more than 38 digits.
+
+        numbers: whether a declared format or JSON says that the column has numbers; then an integer
+        beyond 64 bits is a decimal and not a string.
+        """
+        shapes = self.shapes
+        if not len(shapes.shape):
+            return pa.null()
+        found = set(np.flatnonzero(np.bincount(shapes.shape)).tolist())
+        if found == {INTEGER}:
+            return pa.int64() if self._integers() else _decimal(shapes, numbers)
+        if found.issubset(NUMBERS):
+            if len(changed_by_double(self.values, shapes)):
+                return _decimal(shapes)
+            return pa.int64() if INTEGER in found and self._integers() else pa.float64()
+        if _all(self.values, lambda cells: pc.is_in(cells, TRUTH.cast(cells.type))):
+            return pa.bool_()
+        return infer_time(self.values)
+
+    def deciding_cells(self, kind: pa.DataType) -> str:
+        """Describe the few cells for which ``infer_type`` chose this type, if most cells of the
+        column would fit a narrower type; otherwise return ""."""
+        count = len(self.shapes.shape)
+        if not count:
+            return ""
+
+        def numbers(cells: slice, shapes: Sequence[int]) -> np.ndarray:
+            return np.isin(self.shapes.shape[cells], shapes)
+
+        def days(cells: slice) -> np.ndarray:
+            found = pc.match_substring_regex(self.values[cells], DAY + "$")
+            return np.asarray(found.to_numpy(zero_copy_only=False))
+
+        for narrow, fitting in (
+            ("int64", partial(numbers, shapes=(INTEGER,))),
+            ("double", partial(numbers, shapes=NUMBERS)),
+            ("date", days),
+        ):
+            if narrow in (str(kind), "date32" if kind == pa.date32() else "") or (
+                pa.types.is_decimal(kind) and narrow == "double"
+            ):
+                return ""
+            if fitting(slice(FIRST)).mean() >= SHOWN:
+                others = self.values.filter(pa.array(~fitting(slice(None))))
+                if 0 < len(others) <= (1 - SHOWN) * count:
+                    return (
+                        f"{len(others):,} of {count:,} cells that are no {narrow}, the first "
+                        f"{others[0].as_py()!r}"
+                    )
         return ""
 
-    def numbers(some: pa.Array, shapes: Sequence[int]) -> np.ndarray:
-        return np.isin(shapes_of(some).shape, shapes)
+    def has_exponents(self, kind: pa.DataType) -> bool:
+        """Return whether some integers of an int64 column have an exponent, such as 4.0128e+10."""
+        return bool(pa.types.is_int64(kind) and (self.shapes.shape == EXPONENT).any())
 
-    def days(some: pa.Array) -> np.ndarray:
-        found = pc.match_substring_regex(some, DAY + "$")
-        return np.asarray(found.to_numpy(zero_copy_only=False))
-
-    for narrow, fitting in (
-        ("int64", partial(numbers, shapes=(INTEGER,))),
-        ("double", partial(numbers, shapes=NUMBERS)),
-        ("date", days),
-    ):
-        if narrow in (str(kind), "date32" if kind == pa.date32() else "") or (
-            pa.types.is_decimal(kind) and narrow == "double"
-        ):
-            return ""
-        if fitting(values[:FIRST]).mean() >= SHOWN:
-            fits = fitting(values)
-            others = values.filter(pa.array(~fits))
-            if 0 < len(others) <= (1 - SHOWN) * len(values):
-                return (
-                    f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first "
-                    f"{others[0].as_py()!r}"
-                )
-    return ""
-
-
-def has_exponents(sample: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether some integers of an int64 column have an exponent, such as 4.0128e+10."""
-    return bool(pa.types.is_int64(kind) and (shapes_of(sample).shape == EXPONENT).any())
+    def _integers(self) -> bool:
+        """Return whether all cells, which are numbers, fit into int64. They may have an
+        exponent."""
+        plain = self.shapes.shape == INTEGER
+        return all(
+            as_integer(text_of(self.values[i]), pa.int64()) is not None
+            for i in np.flatnonzero(~plain).tolist()
+        ) and (
+            self.shapes.digits.max(where=plain, initial=0) < INT64_DIGITS
+            or _fits(self.values.filter(pa.array(plain)), pa.int64())
+        )
 
 
 def infer_time(values: pa.Array) -> pa.DataType:
@@ -140,25 +178,11 @@ def infer_formatted_type(sample: pa.Array, form: ColumnFormat) -> pa.DataType:
     int64 or a decimal, never double."""
     if (kind := implied_type(form)) is not None:
         return kind
-    values = _values(prepared_cells("", sample, form)[0])
-    if not len(values):
+    cells = SampledCells(prepared_cells("", sample, form)[0])
+    if not len(cells.shapes.shape):
         return pa.decimal128(DIGITS, UNSEEN)
-    kind = pa.null() if form.decimal or form.percent else infer_type(values, numbers=True)
-    return kind if pa.types.is_integer(kind) else _decimal(shapes_of(values))
-
-
-def _values(sample: pa.Array) -> pa.Array:
-    words = NULL_LIKE.cast(sample.type)
-    return sample.filter(pc.and_(sample.is_valid(), pc.invert(pc.is_in(sample, words))))
-
-
-def _integers(values: pa.Array, shapes: Shapes) -> bool:
-    """Return whether all texts, which are numbers, fit into int64. They may have an exponent."""
-    plain = shapes.shape == INTEGER
-    return all(
-        as_integer(text_of(values[i]), pa.int64()) is not None
-        for i in np.flatnonzero(~plain).tolist()
-    ) and _fits(values.filter(pa.array(plain)), pa.int64())
+    kind = pa.null() if form.decimal or form.percent else cells.infer_type(numbers=True)
+    return kind if pa.types.is_integer(kind) else _decimal(cells.shapes)
 
 
 def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
@@ -181,8 +205,11 @@ def _all(values: pa.Array, fits: Callable[[pa.Array], pa.Array]) -> bool:
 
 
 def _fits(values: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether all values can be cast. The first ones are tried before the others, as Arrow
+    goes on after a value that does not fit."""
     try:
-        values.cast(kind)
+        values[:FIRST].cast(kind)
+        values[FIRST:].cast(kind)
     except pa.ArrowInvalid:
         return False
     return True

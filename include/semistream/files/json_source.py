@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from semistream.column_format import ColumnFormat
 from semistream.files.convert import NO_UTF8, prepared_cells
-from semistream.files.inference import infer_formatted_type, infer_time, infer_type
+from semistream.files.inference import SampledCells, infer_formatted_type, infer_time
 from semistream.files.json_kernels import (
     ESCAPED,
     MISSING,
@@ -86,7 +86,7 @@ class JsonSource(TextSource):
                 )
             return pa.string()
         if kind == NUMBER:
-            return infer_type(texts, numbers=True)
+            return SampledCells(texts).infer_type(numbers=True)
         return pa.bool_() if kind == TRUTH else pa.string()  # a nested value is read as its text
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:

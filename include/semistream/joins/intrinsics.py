@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from semistream.compiled import intrinsic
 
 
 @intrinsic
 def prefetch(typingctx, array, i):
     """Fetch the cache line that contains the beginning of array[i] from memory, without waiting for
     it."""
+    from llvmlite import ir
+    from numba import types
 
     def codegen(context, builder, signature, args):
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -30,6 +29,8 @@ def prefetch(typingctx, array, i):
 def move(typingctx, to, at, source, begin, size):
     """Copy source[begin:begin + size] to to[at:at + size], byte arrays that do not overlap. A
     constant size compiles to one instruction without a call."""
+    from numba import types
+    from numba.core import cgutils
 
     def codegen(context, builder, signature, args):
         a, b = (_address(context, builder, signature.args[n], args[n], args[n + 1]) for n in (0, 2))
@@ -40,6 +41,10 @@ def move(typingctx, to, at, source, begin, size):
 
 
 def _address(context, builder, kind, array, i):
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+
     index = [i] + [context.get_constant(types.intp, 0)] * (kind.ndim - 1)
     pointer = cgutils.get_item_pointer(
         context, builder, kind, context.make_array(kind)(context, builder, array), index

@@ -17,10 +17,8 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
-from semistream.compiled import njit
+from semistream.compiled import intrinsic, njit
 
 BITS = 61
 PRIME = np.uint64(2**BITS - 1)
@@ -39,6 +37,7 @@ def random_field_elements(seed: int, purpose: str, count: int) -> np.ndarray:
 def _product(typingctx, a, b):
     """Return the 128 bits of a * b, as (low, high) uint64."""
     from llvmlite import ir
+    from numba import types
 
     def codegen(context, builder, signature, args):
         wide, word = ir.IntType(128), ir.IntType(64)

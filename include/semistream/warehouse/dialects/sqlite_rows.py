@@ -16,9 +16,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pyarrow as pa
-from numba import types
 
-from semistream.compiled import njit
+from semistream.compiled import External, njit
 from semistream.warehouse.dialects.sqlite_library import library
 
 STATEMENT_ROWS = 16  # of one INSERT; more would not be faster
@@ -42,47 +41,28 @@ BOUND = (
 sqlite: Any = library()  # not None: the caller has a handle
 
 
-def _function(
-    name: str, *arguments: types.Type, gives: types.Type = types.int32
-) -> types.ExternalFunction:
+def _function(name: str, *takes: str, gives: str = "int32") -> Any:
     llvm.add_symbol(name, ctypes.cast(getattr(sqlite, name), c_void_p).value)
-    return types.ExternalFunction(name, gives(*arguments))
+    return External(name, gives, *takes)
 
 
-_bind_null = _function("sqlite3_bind_null", types.intp, types.int32)
-_bind_int64 = _function("sqlite3_bind_int64", types.intp, types.int32, types.int64)
-_bind_double = _function("sqlite3_bind_double", types.intp, types.int32, types.float64)
-_bind_text = _function(
-    "sqlite3_bind_text", types.intp, types.int32, types.intp, types.int32, types.intp
-)
-_bind_blob = _function(
-    "sqlite3_bind_blob", types.intp, types.int32, types.intp, types.int32, types.intp
-)
-_step = _function("sqlite3_step", types.intp)
-_reset = _function("sqlite3_reset", types.intp)
-_column_type = _function("sqlite3_column_type", types.intp, types.int32)
-_column_int64 = _function("sqlite3_column_int64", types.intp, types.int32, gives=types.int64)
-_column_double = _function("sqlite3_column_double", types.intp, types.int32, gives=types.float64)
-_column_text = _function("sqlite3_column_text", types.intp, types.int32, gives=types.intp)
-_column_blob = _function("sqlite3_column_blob", types.intp, types.int32, gives=types.intp)
-_column_bytes = _function("sqlite3_column_bytes", types.intp, types.int32)
-_copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+_bind_null = _function("sqlite3_bind_null", "intp", "int32")
+_bind_int64 = _function("sqlite3_bind_int64", "intp", "int32", "int64")
+_bind_double = _function("sqlite3_bind_double", "intp", "int32", "float64")
+_bind_text = _function("sqlite3_bind_text", "intp", "int32", "intp", "int32", "intp")
+_bind_blob = _function("sqlite3_bind_blob", "intp", "int32", "intp", "int32", "intp")
+_step = _function("sqlite3_step", "intp")
+_reset = _function("sqlite3_reset", "intp")
+_column_type = _function("sqlite3_column_type", "intp", "int32")
+_column_int64 = _function("sqlite3_column_int64", "intp", "int32", gives="int64")
+_column_double = _function("sqlite3_column_double", "intp", "int32", gives="float64")
+_column_text = _function("sqlite3_column_text", "intp", "int32", gives="intp")
+_column_blob = _function("sqlite3_column_blob", "intp", "int32", gives="intp")
+_column_bytes = _function("sqlite3_column_bytes", "intp", "int32")
+_copy: Any = External("memcpy", "intp", "intp", "intp", "intp")
 
 
-@njit(
-    types.int32(
-        types.intp,
-        types.int8[:, ::1],
-        types.int64[:, ::1],
-        types.float64[:, ::1],
-        types.int32[:, ::1],
-        types.int64,
-        types.int64,
-        types.int64,
-    ),
-    cache=True,
-    nogil=True,
-)
+@njit(cache=True)
 def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
     """Insert rows ``first`` to ``last`` (exclusive), ``at_once`` with each step. Return SQLite's
     result code, which is 0 if all rows were inserted.
@@ -118,19 +98,7 @@ def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
     return np.int32(0)
 
 
-@njit(
-    types.int32(
-        types.intp,
-        types.int8[:, ::1],
-        types.int64[:, ::1],
-        types.float64[:, ::1],
-        types.int32[:, ::1],
-        types.uint8[::1],
-        types.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
-)
+@njit(cache=True)
 def _read(statement, kinds, values, doubles, lengths, texts, state):
     """Read rows until the arrays are full. Return SQLite's result code, which is ROW if there may
     be more rows.
@@ -177,13 +145,7 @@ def _read(statement, kinds, values, doubles, lengths, texts, state):
     return np.int32(ROW)
 
 
-@njit(
-    types.void(
-        types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1], types.uint8[::1]
-    ),
-    cache=True,
-    nogil=True,
-)
+@njit(cache=True)
 def _gather(texts, starts, lengths, offsets, gathered):
     """Copy the texts of a column into one buffer, one after the other.
 
