@@ -20,7 +20,7 @@ from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import unmatched
 
-AT_ONCE = 2_000  # rows, or codes, of a statement
+AT_ONCE = 5_000  # rows, or codes, of a statement
 ORIGINS = pa.schema([("load_id", pa.int64()), ("load_row", pa.int32())])  # the key of ``unmatched``
 # the columns of ``unmatched`` that tell of a tuple
 TUPLES = pa.schema(
@@ -84,9 +84,11 @@ def mark_resolved(connection: Connection, load: int, origins: Iterable[pa.Record
 
 
 def _one_of(column: ColumnElement[int], numbers: np.ndarray) -> ColumnElement[bool]:
-    """Return the condition that a column has one of these integers. They are in the statement's
-    text, because a parameter for each would take more time than its row. Such a statement is not to
-    be cached."""
+    """Return the condition that a column has one of these integers, of which there is at least one.
+    They are in the statement's text, because a parameter for each would take more time than its
+    row. Such a statement is not to be cached."""
+    if (np.diff(numbers) == 1).all():
+        return column.between(int(numbers[0]), int(numbers[-1]))
     texts = ", ".join(map(str, numbers.tolist()))
     return column.op("IN", is_comparison=True)(literal_column(f"({texts})"))
 
