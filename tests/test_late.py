@@ -3,6 +3,7 @@ joined again and become facts, each of them once. The same for tuples that are r
 
 import csv
 import json
+import math
 import re
 import shutil
 from collections import Counter
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import event
 
 import faults
 from loads import MASTER, SmallLoad, same, until, verify
@@ -28,9 +30,11 @@ from semistream.streaming.resolving import Staging, brought, typed_tuples
 from semistream.streaming.spool import unmatched_rows
 from semistream.streaming.status import read_status, request_stop
 from semistream.streaming.summary import describe
-from semistream.warehouse import connect
+from semistream.warehouse import connect, create_all, load_ids
+from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.resolution import ORIGINS, mark_resolved
+from semistream.warehouse.resolution import AT_ONCE, ORIGINS, count_open, mark_resolved
+from semistream.warehouse.schema import unmatched
 from star_loads import ROLES, StarLoad
 
 RESOLVED = "SELECT sum(resolved), sum(matched) FROM load_batches WHERE drain > 1"
@@ -50,6 +54,9 @@ class LateLoad(SmallLoad):
             {"part_sk": i + 1, "code": f"c{i}", "name": f"part {i}", "price": i % 97}
             for i in range(parts)
         ]
+        self.publish_rows()
+
+    def publish_rows(self):
         table = pa.Table.from_pylist(self.master, MASTER)
         root = self.places.snapshots / "part" / "code"
         publish_snapshot(table.to_batches(), MASTER, root, "part", ["code"])
@@ -157,13 +164,7 @@ def test_a_load_that_never_ends_resolves_although_no_file_comes(spark, both):
 
 def test_only_what_a_version_has_brought_is_looked_at(spark, late, monkeypatch):
     late.begin(spark, 2000)
-    lost, staged, add = late.open().total(), [], Staging.add
-
-    def noted(self, rows, *others):
-        staged.append(len(rows))
-        add(self, rows, *others)
-
-    monkeypatch.setattr(Staging, "add", noted)
+    lost, staged = late.open().total(), staged_rows(monkeypatch)
     late.publish_first(600)
     resolved = late.load(spark)["resolved"]
     assert sum(staged) == resolved and 0 < resolved < lost / 2
@@ -240,7 +241,84 @@ def test_a_replay_that_changes_nothing_takes_no_number(spark, late, tmp_path, si
     late.prove()
 
 
+@pytest.mark.parametrize("files", [0, 1])
+def test_a_load_that_resolves_nothing_takes_no_number(spark, late, monkeypatch, sink, files):
+    late.target = sink
+    late.job = late.job_of(late.job.stream.model_dump(), late="reject")
+    late.begin(spark, 600)
+    # no version is known with which the open tuples were compared: all of them are joined again
+    late.job = late.job_of(late.job.stream.model_dump(), late="resolve")
+    staged = staged_rows(monkeypatch)
+    for again in (False, True):
+        before = sum(n for (*_, reason), n in late.open().items() if reason == Reason.NO_MATCH)
+        if files:
+            late.add_file(50)
+        assert late.load(spark)["resolved"] == 0
+        assert staged == ([] if again else [before])
+        staged.clear()
+    assert late.query("SELECT count(*) FROM load_commits WHERE drain > 1") == [(0,)]
+    late.publish_first(1000)
+    assert late.load(spark)["resolved"] == sum(staged) > 0
+    late.check()
+    late.prove()
+
+
+def staged_rows(monkeypatch):
+    """The numbers of rows that are staged from now on."""
+    staged, add = [], Staging.add
+
+    def noted(self, rows, *others):
+        staged.append(len(rows))
+        add(self, rows, *others)
+
+    monkeypatch.setattr(Staging, "add", noted)
+    return staged
+
+
+def test_a_key_that_comes_costs_neither_a_spark_job_nor_a_pass_over_r(spark, late, monkeypatch):
+    late.publish_first(late.parts)
+    every = late.master
+    late.master = [row for row in every if row["code"] != "c1"]
+    late.publish_rows()
+    late.add_file(2000)
+    late.load(spark)
+    lost = sum(row["sku"] == "c1" for row in late.stream)
+    late.master = every
+    late.publish_rows()
+    monkeypatch.setattr("semistream.streaming.app.run_tasks", None)
+    assert late.load(spark)["resolved"] == lost > 0
+    read = late.query("SELECT sum(disk_tuples_read) FROM load_batches WHERE drain > 1")
+    assert 0 < read[0][0] < late.parts / 5
+    late.check()
+
+
 # ---- crashes
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        ("semistream.streaming.commit.Commits.give_up", "before", 1),
+        ("semistream.streaming.commit.Commits.take_back", "after", 1),
+        ("semistream.streaming.progress.Progress.write", "after", 2),
+        ("semistream.streaming.commit.Commits.give_up", "after", 1),
+    ],
+)
+def test_a_load_that_resolves_nothing_dies(spark, late, monkeypatch, point):
+    late.job = late.job_of(late.job.stream.model_dump(), late="reject")
+    late.begin(spark, 600)
+    late.job = late.job_of(late.job.stream.model_dump(), late="resolve")
+    late.add_file(100)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, *point)
+        with pytest.raises(OSError, match="crash"):
+            late.load(spark)
+    late.load(spark)
+    late.check()
+    late.publish_first(1000)
+    assert late.load(spark)["resolved"] > 0
+    late.check()
+    late.prove()
 
 
 @pytest.mark.parametrize("then", ["replay", "load"])
@@ -350,6 +428,31 @@ def test_a_row_is_resolved_by_one_load(spark, late):
     with pytest.raises(StateError, match="no longer open"):
         ledger.run(lambda connection: mark_resolved(connection, 8, origins))
     assert late.query("SELECT resolved_by FROM unmatched WHERE resolved_by IS NOT NULL") == [(7,)]
+
+
+def test_rows_of_many_loads_are_marked_with_few_statements(tmp_path):
+    engine, rows = connect(f"sqlite:///{tmp_path / 'warehouse.db'}"), AT_ONCE + 1
+    create_all(engine)
+    loads = [load_ids.load_id(1, batch, 0, 0) for batch in range(4)]
+    columns = {"fact_table": "facts", "reason": Reason.NO_MATCH, "tuple": "{}"}
+    origins = [{"load_id": of, "load_row": n} for n in range(rows) for of in loads]
+    statements = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _note(connection, cursor, statement, *others):
+        statements.append(statement)
+
+    with engine.begin() as connection:
+        bulk_insert(connection, unmatched, pa.Table.from_pylist([o | columns for o in origins]))
+        statements.clear()
+        table = pa.Table.from_pylist(origins, ORIGINS)
+        mark_resolved(
+            connection, load_ids.load_id(1, 3, 2, 0), table.to_batches(max_chunksize=1000)
+        )
+        assert len(statements) == 2 * len(loads)
+        assert count_open(connection, 1) == 0
+        with pytest.raises(StateError, match="no longer open"):  # although they are a range
+            mark_resolved(connection, load_ids.load_id(1, 3, 3, 0), table.to_batches())
 
 
 # ---- replay
@@ -597,8 +700,13 @@ def test_tuples_are_read_again_as_they_were_kept():
     kept = unmatched_rows(tuples, pa.repeat(Reason.NO_MATCH, 2), ("n",))
     again, wrong = typed_tuples(kept["tuple"].to_pylist(), schema)
     assert again.equals(tuples) and not wrong
-    other, wrong = typed_tuples(['{"n": "seven", "day": "soon"}', '{"n": 7}'], schema)
-    assert list(wrong) == [0] and other["n"].to_pylist() == [None, 7]
+    # a text that does not fit the types, or is no JSON as others write it, changes no other text
+    odd = ['{"n": "seven", "day": "soon"}', '{"n": 7}', '{"share": NaN, "text": 5, "new": []}']
+    other, wrong = typed_tuples([*odd, *kept["tuple"].to_pylist()], schema)
+    assert list(wrong) == [0] and other["n"].to_pylist()[:2] == [None, 7]
+    assert math.isnan(other["share"][2].as_py()) and other["text"][2].as_py() == "5"
+    assert other.slice(len(odd)).equals(tuples)
+    assert typed_tuples([], schema)[0].num_rows == 0
 
 
 # ---- several roles
@@ -684,7 +792,6 @@ def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch)
         assert re.search(rf"output rows .*\n +without seller +{now - before:,}\n", describe(run))
         before = now
     assert run["resolved"] > 0
-    assert star.query("SELECT sum(cache_hits) FROM load_batches WHERE drain > 1") > [(0,)]
     ((of_read, of_run),) = star.query(
         "SELECT sum(cache_hits), sum(CASE WHEN batch = 1 THEN cache_hits ELSE 0 END) "
         "FROM load_batches WHERE drain < 2"

@@ -91,6 +91,15 @@ class SnapshotRelation(MasterRelation):
         codes.flags.writeable = False
         return codes
 
+    def bucket_codes(self, bucket: int) -> np.ndarray:
+        """Return the key codes of all tuples in a bucket, in ascending order, int64[n]."""
+        index = int(self._owned[bucket])
+        codes = np.empty(0, np.int64)
+        if index >= 0:
+            codes = self._codes_of((index, 0, self._starts[index + 1] - self._starts[index]))
+        self.bytes_read += codes.nbytes
+        return codes
+
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         """Return the same columns as ``read``, page by page. There is at least one page."""
         columns, few = self._asked(tuple(columns))
@@ -451,6 +460,35 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
             stop += 1
         out[i, 0], out[i, 1] = page_partition[low], page_partition[stop] + 1
     return out
+
+
+def lacking(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return the different ones of some key codes that are not among the known ones, int64[n]. Both
+    are in ascending order."""
+    for each in (codes, known):
+        each.flags.writeable = False  # kernels are compiled for one kind
+    found = np.empty(len(codes), np.int64)
+    return found[: _lacking(codes, known, found)]
+
+
+@njit(cache=True)
+def _lacking(codes, known, out):
+    """Merge two lists of key codes in ascending order. Write the different codes of the first that
+    the second lacks, and return their number.
+
+    in      codes int64[n], known int64[m]
+    out     out int64[n]
+    """
+    count = at = 0
+    for i in range(len(codes)):
+        if i > 0 and codes[i] == codes[i - 1]:
+            continue
+        while at < len(known) and known[at] < codes[i]:
+            at += 1
+        if at == len(known) or known[at] != codes[i]:
+            out[count] = codes[i]
+            count += 1
+    return count
 
 
 def open_snapshot(

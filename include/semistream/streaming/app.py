@@ -48,6 +48,7 @@ from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
 from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.replaying import Replayed
+from semistream.streaming.resolving import resolve
 from semistream.streaming.resolving_loads import ResolvingLoads, pin_versions
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
 from semistream.streaming.settings import (
@@ -104,7 +105,7 @@ class App:
         self._before: Position | None = None  # the newest commit of former runs
         # number of finished tuples at which the unmatched ones are looked at next
         self._look_at: float = FIRST_LOOK
-        self.spark: SparkSession | None = None  # without one, loads are joined in this process
+        self.spark: SparkSession | None = None  # a replay needs none
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
@@ -150,6 +151,8 @@ class App:
         self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
+        if self.resolving is not None and self.settings.trigger != AVAILABLE_NOW:
+            self.resolving.warm_up()
         self.status.update(
             state="running",
             master_version=self.planner.plan.version,
@@ -405,6 +408,7 @@ class App:
         tuples or complete facts."""
         if self.resolving is None:
             return
+        self._begun = time.monotonic()
         if self.resolving.due:
             self._change_plan(None)
         self.resolving.resolve(self.schemas[0])
@@ -475,14 +479,13 @@ class App:
             sources=at.sources,
             sketched=(isinstance(self.settings, LoadSettings) and self.settings.key_sketch),
             pace=None if batch is None else self.planner.bound.pace(),
-            again=None if at.again is None else at.again.file,
         )
         tasks_begun = time.monotonic()
-        loads = (
-            run_tasks(self.spark, work, batch)
-            if self.spark is not None
-            else [work.join_partition(p, iter(())) for p in range(work.plan.partitions)]
-        )
+        if at.again is None:
+            assert self.spark is not None
+            loads = run_tasks(self.spark, work, batch)
+        else:
+            loads = resolve(work, at.again.file)
         now = time.monotonic()
         seconds = phases(loads, tasks_begun - self._begun, now - tasks_begun)
         if former is not None and not any(load.resolved for load in loads):

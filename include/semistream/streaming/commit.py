@@ -176,11 +176,16 @@ class Commits(AbstractContextManager["Commits"]):
         """Delete everything that partitions have written for the batch that has begun."""
         self.sink.take_back(self.app, self.progress.batch, self.progress.drain)
 
+    @property
+    def recorded(self) -> Progress | None:
+        """The record of the newest commit, while no load has begun after it; None if another
+        version of the program wrote it."""
+        return getattr(self, "progress", None)
+
     def give_up(self, former: Progress) -> None:
         """Take the resolving load that has begun back, because it has changed nothing. former: the
         record of the newest commit, from which the app goes on again. If a crash comes before that
-        record is written, the load is finished like any other. No attempt of a task may outlive the
-        load, as its record would be taken for that of the next load under this number."""
+        record is written, the load is finished like any other."""
         self.take_back()
         progress = replace(former, looked_up=self.looked_up)
         progress.write(self.checkpoint)

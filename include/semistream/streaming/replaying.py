@@ -16,12 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import ColumnElement, Connection, Row, false, or_
+from sqlalchemy import ColumnElement, Connection, false, or_
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
@@ -33,7 +32,7 @@ from semistream.streaming.sources.file_reader import READ, FileReader, find_read
 from semistream.streaming.spool import TEXT, unmatched_rows
 from semistream.warehouse.ids import has_long_id, stream_ids
 from semistream.warehouse.records import LoadRecord
-from semistream.warehouse.resolution import all_open, by_key
+from semistream.warehouse.resolution import TUPLES, Unmatched, all_open, by_key
 from semistream.warehouse.schema import unmatched
 
 TEXT_COLUMN = "text"  # column of a file: the text of a tuple that could not be parsed
@@ -118,9 +117,10 @@ def stage_open(
     """Stage all open tuples of an app that can be joined again. number: the app's number; left: see
     ``replayable``."""
     taken = Taken()
-    for rows in all_open(connection, number, replayable(left=left)):
+    for batch in all_open(connection, number, replayable(left=left)):
+        rows = [Unmatched(**row) for row in batch.to_pylist()]
         kept = [_kept(row) for row in rows]
-        _stage(list(rows), kept, [None] * len(rows), spec, staging, taken)
+        _stage(rows, kept, [None] * len(rows), spec, staging, taken)
     return taken
 
 
@@ -173,16 +173,16 @@ def stage_file(
     return taken
 
 
-def _kept(row: Row[Any]) -> tuple[str, str] | None:
+def _kept(row: Unmatched) -> tuple[str, str] | None:
     """Return the text and the file of a tuple that could not be parsed; None for any other
     tuple."""
     if row.reason != Reason.UNPARSABLE:
         return None
-    values = json.loads(row._mapping["tuple"])
+    values = json.loads(row.tuple)
     return values[TEXT], values.get("file", "")
 
 
-def _text(row: Row[Any], text: str | None, tuple_: pa.RecordBatch) -> tuple[str, str] | None:
+def _text(row: Unmatched, text: str | None, tuple_: pa.RecordBatch) -> tuple[str, str] | None:
     """Return the text of a tuple and the file from which it originally came; None for a tuple that
     is given by its columns. text: the text in the corrected file, or None."""
     kept = _kept(row)
@@ -193,7 +193,7 @@ def _text(row: Row[Any], text: str | None, tuple_: pa.RecordBatch) -> tuple[str,
 
 
 def _stage(
-    rows: list[Row[Any]],
+    rows: list[Unmatched],
     texts: Sequence[tuple[str, str] | None],
     given: Sequence[pa.RecordBatch | None],
     spec: StreamSpec,
@@ -210,7 +210,7 @@ def _stage(
         if text is not None:
             found[n] = next(parsed)
     same, wrong = typed_tuples(
-        [row._mapping["tuple"] if row.reason != Reason.UNPARSABLE else "{}" for row in rows], stream
+        [row.tuple if row.reason != Reason.UNPARSABLE else "{}" for row in rows], stream
     )
     for n, row in enumerate(rows):
         if found[n] is None and row.reason != Reason.UNPARSABLE and n not in wrong:
@@ -235,12 +235,13 @@ def _stage(
         row.reason == Reason.UNPARSABLE or changed
         for row, changed in zip(keep, pc.not_equal(now, was).to_pylist(), strict=True)
     ]
-    staging.add(keep, tuples, edited)
+    origins = pa.RecordBatch.from_pylist([row._asdict() for row in keep], TUPLES)
+    staging.add(origins, tuples, pa.array(edited))
     taken.staged += len(keep)
 
 
 def _check_ids(
-    rows: Sequence[Row[Any]], tuples: pa.RecordBatch, ids: Sequence[str], file: Path | None
+    rows: Sequence[Unmatched], tuples: pa.RecordBatch, ids: Sequence[str], file: Path | None
 ) -> None:
     """Raise ConfigError for a tuple whose id differs from the id of its row, if the row has one."""
     found = stream_ids(tuples, ids).to_pylist()
@@ -323,13 +324,13 @@ def _free(name: str, stream: pa.Schema) -> str:
 
 
 def _with_empty_texts(
-    file: Path, tuples: pa.RecordBatch, rows: Sequence[Row[Any]]
+    file: Path, tuples: pa.RecordBatch, rows: Sequence[Unmatched]
 ) -> pa.RecordBatch:
     """Replace nulls of tuples by empty texts where the original tuples in `rows` had them, because
     a CSV file does not distinguish the two. Tuples of other files are returned unchanged."""
     if ".parquet" in file.suffixes or ".jsonl" in file.suffixes or ".json" in file.suffixes:
         return tuples
-    was = [json.loads(row._mapping["tuple"]) for row in rows]
+    was = [json.loads(row.tuple) for row in rows]
     columns = []
     for field, column in zip(tuples.schema, tuples.columns, strict=True):
         if pa.types.is_string(field.type) and column.null_count:

@@ -15,33 +15,37 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import ColumnElement, Connection, Row, and_, or_
+import pyarrow.json
+from sqlalchemy import ColumnElement, Connection, and_, or_
 
 from semistream.ddl import type_name
 from semistream.durable import naming, sync
+from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells
-from semistream.master.manifest import Manifest, bucket_file
-from semistream.master.snapshot import SnapshotRelation
+from semistream.master.manifest import bucket_file
+from semistream.master.snapshot import SnapshotRelation, lacking
 from semistream.reasons import Reason
+from semistream.resident import give_back
+from semistream.sizing.choice import SMALLEST
 from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.join_operator import Finished, Refused, SemiStreamOperator
+from semistream.streaming.phases import timed
 from semistream.streaming.spool import Spool
+from semistream.streaming.task import Work, open_operator
 from semistream.warehouse.records import InputCounts, LoadRecord
 from semistream.warehouse.resolution import ORIGINS, all_open, with_keys
 from semistream.warehouse.schema import unmatched
-
-if TYPE_CHECKING:
-    from semistream.streaming.task import Work
 
 DIRECTORY = "again"  # of a checkpoint: the staged tuples
 # columns of a staged tuple, before the tuple's own: the key of its row, why it is unmatched, and
@@ -50,6 +54,8 @@ STAGED = pa.schema(
     [*ORIGINS, ("reason", pa.string()), ("role", pa.string()), ("edited", pa.bool_())]
 )
 NUMBER = "row of unmatched"  # column of the tuples in the join: their number in the staged file
+# of a disk partition, at most: larger ones save calls, smaller ones rows that no tuple needs
+READ_TUPLES = 8192
 
 
 @dataclass(frozen=True)
@@ -92,35 +98,17 @@ class Staging(AbstractContextManager["Staging"]):
     def path(self) -> Path:
         return self.directory / self.file
 
-    def add(self, rows: Sequence[Row[Any]], tuples: pa.RecordBatch, edited: Sequence[bool]) -> None:
-        """Add tuples, each with its row of ``unmatched``. edited: whether a user has changed each
-        tuple."""
-        columns = [[row[name] for row in _mappings(rows)] for name in STAGED.names[:-1]]
-        keys = [
-            pa.array(values, field.type)
-            for values, field in zip([*columns, edited], STAGED, strict=True)
-        ]
+    def add(self, rows: pa.RecordBatch, tuples: pa.RecordBatch, edited: pa.Array) -> None:
+        """Add tuples. rows: the row of ``unmatched`` of each, a batch of ``TUPLES``; edited:
+        bool[n], whether a user has changed each tuple."""
+        keys = [*rows.select(STAGED.names[:-1]).columns, edited]
         with naming(str(self.path)):
             self._writer.write_batch(
                 pa.RecordBatch.from_arrays(
                     [*keys, *tuples.columns], schema=pa.schema([*STAGED, *self.stream])
                 )
             )
-        self.rows += len(rows)
-
-    def sample(self, most: int) -> pa.RecordBatch:
-        """Return the first tuples of the file, in the form in which they are joined."""
-        staged, rows = Staged(self.path), list[pa.RecordBatch]()
-        for batch in staged.batches():
-            rows.append(batch)
-            most -= batch.num_rows
-            if most <= 0:
-                break
-        return pa.concat_batches(rows)
-
-
-def _mappings(rows: Sequence[Row[Any]]) -> Iterator[Any]:
-    return (row._mapping for row in rows)
+        self.rows += rows.num_rows
 
 
 class Staged:
@@ -133,7 +121,7 @@ class Staged:
             self._file.get_batch(i).num_rows for i in range(self._file.num_record_batches)
         )
         tuples = list(self._file.schema)[len(STAGED) :]
-        self.schema = pa.schema([*tuples, (NUMBER, pa.int64())])
+        self.schema = numbered(pa.schema(tuples))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the tuples, each with its number in the file."""
@@ -157,17 +145,37 @@ class Staged:
         return pa.Table.from_batches(batches, STAGED)
 
 
-# ---- in a task
+def numbered(stream: pa.Schema) -> pa.Schema:
+    """Return the schema in which a stream's tuples are joined again."""
+    return pa.schema([*stream, (NUMBER, pa.int64())])
 
 
-def resolve_partition(work: Work, operator_of: Any, partition: int) -> LoadRecord:
-    """Join one partition of the staged tuples and load the results that have changed. Return the
-    record of the attempt that was first. operator_of: a function that opens an operator, given the
-    plan, the streams, the partition and the sink."""
-    assert work.again is not None
-    staged = Staged(Path(work.checkpoint) / DIRECTORY / work.again)
-    operator = operator_of(work.plan, (staged.schema,), partition, work.sink)
-    operator.begin(time.perf_counter())
+# ---- the join
+
+
+def resolve(work: Work, file: str) -> list[LoadRecord]:
+    """Join the staged tuples in this process and load the results that have changed. Return the
+    records of all partitions. file: name of the file of staged tuples.
+
+    A Spark job would only add to this: each of its tasks would read the same file. And no task can
+    outlive the load, so that a load that has changed nothing can be taken back.
+    """
+    try:
+        return [_resolve_partition(work, file, p) for p in range(work.plan.partitions)]
+    finally:
+        give_back()
+
+
+def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
+    """Join one partition of the staged tuples and load the results that have changed, unless an
+    earlier attempt did so. Return the record of the attempt that was first."""
+    began = time.perf_counter()
+    done = work.sink.loaded(work.app, work.batch, work.drain, partition)
+    if done is not None:
+        return done
+    staged = Staged(Path(work.checkpoint) / DIRECTORY / file)
+    operator = open_operator(work.plan, (staged.schema,), partition, work.sink)
+    operator.begin(began)
     before, placement = operator.count(), work.plan.placement(work.streams)
     at = len(work.streams[0])  # the position of the number among the columns
     joined_schema = operator.output_schema.remove(at)
@@ -197,7 +205,8 @@ def resolve_partition(work: Work, operator_of: Any, partition: int) -> LoadRecor
             spool.resolve(results.origins())
             states = work.states.get(partition) or ("",) * len(work.plan.joins)
             record = operator.counted(work.load(partition), before, Refused(), states)
-            return work.sink.write(work.checked(_counted(record, results)), spool)
+            record = work.sink.write(work.checked(_counted(record, results)), spool)
+            return timed(record, 0.0, began)
     finally:
         operator.close()
 
@@ -282,17 +291,46 @@ def _counted(record: LoadRecord, results: _Results) -> LoadRecord:
     return replace(record, inputs=tuple(inputs), rows_read=0, resolved=inputs[0].resolved)
 
 
-# ---- in the driver
+# ---- plan and staging
 
 
-def plan_again(plan: Plan[Any], sample: pa.RecordBatch, costs: Any) -> Plan[Any]:
-    """Return the plan with which staged tuples are joined. Algorithm and sizes are those that the
-    cost models find best for these tuples, with the same memory and number of partitions."""
-    joins = (
-        replace(join, algorithm="auto", auto=True, parameters={}, chosen=(), owners=())
-        for join in plan.joins
-    )
-    return Plan(tuple(joins)).choose(sample, costs)
+def plan_again(plan: Plan[RolePlan], stream: pa.Schema) -> Plan[RolePlan]:
+    """Return the plan with which staged tuples are joined, with the same memory and number of
+    partitions. R is read through its index: only the disk partitions that may hold a key of the
+    tuples, so that a few tuples do not cost a pass over R. A role that is held whole stays so.
+    stream: the stream's schema. Raises NotEnoughMemory."""
+    sample, joins = pa.RecordBatch.from_pylist([], numbered(stream)), list[RolePlan]()
+    for join in plan.joins:
+        if joins:
+            sample = joins[-1].joined(sample)
+        joins.append(join if join.whole else _by_index(join, sample.schema))
+    return Plan(tuple(joins))
+
+
+def _by_index(join: RolePlan, stream: pa.Schema) -> RolePlan:
+    """Return the plan of a join through R's index, with the largest disk partitions, of at most
+    READ_TUPLES tuples, that leave most of M to the stream's tuples. Raises NotEnoughMemory."""
+    tuples = READ_TUPLES
+    with closing(SnapshotRelation(join.snapshot)) as relation:
+        while tuples > 1 and relation.with_partition(tuples).partition_bytes > join.memory // 4:
+            tuples //= 2
+    while True:
+        plan = replace(
+            join,
+            algorithm=SMALLEST,
+            auto=False,
+            parameters={"disk_tuples": tuples},
+            chosen=(),
+            owners=(),
+            reason=f"{SMALLEST}: it reads only what a tuple needs",
+        )
+        try:
+            plan.check(stream)
+            return plan
+        except ConfigError:
+            if tuples == 1:
+                raise
+            tuples //= 2
 
 
 def stage_late(
@@ -310,14 +348,14 @@ def stage_late(
     role.
     """
     for role, former, new in roles:
-        if former is None:
-            rows = all_open(connection, number, lacks(role, alone=alone))
-            for some in rows:
-                _stage(some, staging)
-            continue
-        for codes in brought(Path(former), Path(new)):
-            for some in with_keys(connection, number, lacks(role, alone=alone), codes.tolist()):
-                _stage(some, staging)
+        where = lacks(role, alone=alone)
+        found = (
+            all_open(connection, number, where)
+            if former is None
+            else with_keys(connection, number, where, brought(Path(former), Path(new)))
+        )
+        for rows in found:
+            _stage(rows, staging)
 
 
 def lacks(role: str, *, alone: bool) -> ColumnElement[bool]:
@@ -328,68 +366,103 @@ def lacks(role: str, *, alone: bool) -> ColumnElement[bool]:
     return and_(u.reason == Reason.NO_MATCH, mine)
 
 
-def _stage(rows: Sequence[Row[Any]], staging: Staging) -> None:
-    if not rows:
-        return
-    tuples, wrong = typed_tuples([row._mapping["tuple"] for row in rows], staging.stream)
+def _stage(rows: pa.RecordBatch, staging: Staging) -> None:
+    tuples, wrong = typed_tuples(rows.column("tuple"), staging.stream)
     if wrong:
-        keep = np.ones(len(rows), bool)
+        keep = np.ones(rows.num_rows, bool)
         keep[list(wrong)] = False
-        tuples = tuples.filter(pa.array(keep))
-        rows = [row for row, kept in zip(rows, keep, strict=True) if kept]
-    if rows:
-        staging.add(rows, tuples, [False] * len(rows))
+        rows, tuples = rows.filter(pa.array(keep)), tuples.filter(pa.array(keep))
+    if rows.num_rows:
+        staging.add(rows, tuples, pa.repeat(False, rows.num_rows))
 
 
 def brought(former: Path, new: Path) -> Iterator[np.ndarray]:
     """Yield the key codes, int64[n], sorted, that a new version of a snapshot has and the former
     one lacks, bucket by bucket. If the two cannot be compared, all codes are yielded."""
-    here = Manifest.read(new)
-    there = Manifest.read(former) if former.is_dir() else None
-    same = there is not None and (there.bucket_count, there.keys) == (here.bucket_count, here.keys)
-    for bucket in range(here.bucket_count):
-        if same and _one_file(*(bucket_file(of, bucket, "codes") for of in (former, new))):
-            continue
-        codes = np.unique(_codes(new, bucket))
-        if same and len(codes):
-            known = np.unique(_codes(former, bucket))
-            at = np.minimum(np.searchsorted(known, codes), max(len(known) - 1, 0))
-            codes = codes[known[at] != codes] if len(known) else codes
-        if len(codes):
-            yield codes
+    with closing(SnapshotRelation(new)) as here, closing(_former(former, here)) as there:
+        for bucket in here.buckets:
+            if there is here:
+                yield np.unique(here.bucket_codes(bucket))
+                continue
+            if _one_file(*(bucket_file(of, bucket, "codes") for of in (former, new))):
+                continue
+            codes = lacking(here.bucket_codes(bucket), there.bucket_codes(bucket))
+            if len(codes):
+                yield codes
+
+
+def _former(former: Path, new: SnapshotRelation) -> SnapshotRelation:
+    """Return the former version of a snapshot; the new one if the two cannot be compared."""
+    if not former.is_dir():
+        return new
+    there = SnapshotRelation(former)
+    if (there.manifest.bucket_count, there.keys) == (new.manifest.bucket_count, new.keys):
+        return there
+    there.close()
+    return new
 
 
 def _one_file(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and os.path.samefile(one, other)
 
 
-def _codes(snapshot: Path, bucket: int) -> np.ndarray:
-    """Return the key codes of a bucket, int64[rows]."""
-    relation = SnapshotRelation(snapshot, buckets=[bucket])
-    try:
-        parts = [relation.read_codes(n) for n in range(relation.partition_count)]
-        return np.concatenate([*parts, np.empty(0, np.int64)])
-    finally:
-        relation.close()
-
-
-def typed_tuples(texts: Sequence[str], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+def typed_tuples(
+    texts: Sequence[str] | pa.StringArray, schema: pa.Schema
+) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Convert the texts in ``unmatched`` to tuples. Return the tuples, and by position the reason
     why a tuple does not fit the schema's types. Values that do not fit are null."""
-    rows, columns = [json.loads(text) for text in texts], []
-    wrong: dict[int, str] = {}
-    for field in schema:
-        values = [row.get(field.name) for row in rows]
+    columns, wrong = list[pa.Array](), dict[int, str]()
+    found = _values(texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string()), schema)
+    for field, values in zip(schema, found, strict=True):
         column, bad = _column(values, field.type)
         columns.append(column)
         for i in bad:
-            wrong.setdefault(i, f"{field.name}: {values[i]!r} is not {type_name(field.type)}")
+            value = values[i].as_py() if isinstance(values, pa.Array) else values[i]
+            wrong.setdefault(i, f"{field.name}: {value!r} is not {type_name(field.type)}")
     return pa.RecordBatch.from_arrays(columns, schema=schema), wrong
 
 
-def _column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, Sequence[int]]:
-    """Convert JSON values to a column. Return the column, and the positions of values that do not
-    fit its type."""
+def _values(texts: pa.StringArray, schema: pa.Schema) -> list[pa.Array | list[Any]]:
+    """Return the values of each of the schema's columns in JSON texts. They are arrays of the
+    column's type, or of strings where JSON has strings for the type; or Python's values if a text
+    does not fit these types."""
+    lines = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "\n")[0].as_buffer()
+    kinds = [(f.name, f.type if _is_of_json(f.type) else pa.string()) for f in schema]
+    try:
+        read = pa.json.read_json(
+            pa.BufferReader(lines),
+            # one block: a row that is longer than two is refused
+            pa.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            pa.json.ParseOptions(pa.schema(kinds), unexpected_field_behavior="ignore"),
+        )
+        if read.num_rows == len(texts):
+            return [column.combine_chunks() for column in read.columns]
+    except pa.ArrowInvalid:
+        pass
+    rows = [json.loads(text) for text in texts.to_pylist()]
+    return [[row.get(name) for row in rows] for name in schema.names]
+
+
+def _is_of_json(kind: pa.DataType) -> bool:
+    """Return whether the values of a type are no strings in the texts of ``unmatched``."""
+    return (
+        pa.types.is_integer(kind)
+        or pa.types.is_float32(kind)
+        or pa.types.is_float64(kind)
+        or pa.types.is_boolean(kind)
+    )
+
+
+def _column(values: pa.Array | list[Any], kind: pa.DataType) -> tuple[pa.Array, Sequence[int]]:
+    """Convert values of ``_values`` to a column. Return the column, and the positions of values
+    that do not fit its type."""
+    if isinstance(values, pa.Array):
+        if values.type == kind:
+            return values, ()
+        if pa.types.is_temporal(kind):
+            cast, bad = cast_cells(values, kind)
+            return cast, bad.tolist()
+        values = values.to_pylist()
     try:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return pa.array([None if v is None else bytes.fromhex(v) for v in values], kind), ()

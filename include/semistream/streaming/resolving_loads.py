@@ -9,31 +9,39 @@ A load starts a resolving load when a version of a dimension has new keys for su
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.errors import ConfigError
 from semistream.master.published import pin
+from semistream.master.snapshot import lacking
 from semistream.positions import KINDS, Kind, Position, named, next_resolve
+from semistream.sizing.choice import SMALLEST
 from semistream.sizing.plan import Plan
+from semistream.sizing.precompile import precompile
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.commit import Commits
 from semistream.streaming.filling import FactFilling
 from semistream.streaming.progress import Progress
 from semistream.streaming.replaying import Replayed, stage_file, stage_open
-from semistream.streaming.resolving import Again, Staging, plan_again, stage_late
+from semistream.streaming.resolving import Again, Staging, lacks, plan_again, stage_late
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
-from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.records import LoadRecord
+from semistream.warehouse.resolution import with_keys
 
 log = logging.getLogger(__name__)
 
 
 # Finishes the load that has begun. Given the record of the commit before it, it takes a load that
-# has changed nothing back. A load with Spark is not: an attempt of a task may outlive it.
+# has changed nothing back.
 Finish = Callable[[Progress | None], None]
 
 
@@ -52,6 +60,23 @@ class ResolvingLoads:
         waits = any(role.late != "reject" for role in self.planner.job.roles)
         return waits and self.planner.outdated
 
+    def warm_up(self) -> None:
+        """Let the kernels be loaded, in the background, with which late tuples are found and joined
+        again. The first of them would wait for that."""
+        if any(role.late == "resolve" for role in self.planner.job.roles):
+            threading.Thread(target=self._load_kernels, daemon=True).start()
+
+    def _load_kernels(self) -> None:
+        precompile(SMALLEST)
+        no_key = [np.empty(0, np.int64), np.zeros(1, np.int64)]
+        lacking(*no_key)
+        with (
+            suppress(SQLAlchemyError),  # whoever needs the warehouse will say so
+            self.commits.warehouse.engine.connect() as connection,
+        ):
+            number = self.commits.ledger.number()
+            list(with_keys(connection, number, lacks("", alone=False), no_key))
+
     def resolve(self, stream: pa.Schema) -> None:
         """Join open tuples of ``unmatched`` again if their keys are new in the plan's versions of
         dimensions, and the job requests it (``late: resolve``). Complete the facts whose members
@@ -59,7 +84,7 @@ class ResolvingLoads:
         self.filling.fill()
         commits, plan = self.commits, self.planner.plan
         roles = self.planner.job.roles
-        current = {join.role: join.snapshot for join in plan.joins}
+        current = versions(plan)
         due = {
             role.name: current[role.name]
             for role in roles
@@ -92,8 +117,7 @@ class ResolvingLoads:
             stage_late(connection, commits.ledger.number(), brought, staging, alone=len(roles) == 1)
         commits.looked_up |= due
         if staging.rows:
-            again = plan_again(plan, staging.sample(SAMPLED), self.planner.costs)
-            self._join_again(at, staging, again)
+            self._join_again(at, staging, plan_again(plan, stream))
 
     def replay(self, at: Position, file: Path | None, stream: pa.Schema) -> Replayed:
         """Join all open tuples of ``unmatched`` again with the dimensions' current versions, or
@@ -115,12 +139,12 @@ class ResolvingLoads:
             )
         loads = list[LoadRecord]()
         if staging.rows:
-            plan = plan_again(wanted, staging.sample(SAMPLED), self.planner.costs)
+            plan = plan_again(wanted, stream)
             commits.prepare_sink(*self.planner.columns(plan, (stream,)))
-            if [j.snapshot for j in plan.joins] != [j.snapshot for j in self.planner.plan.joins]:
+            if versions(plan) != versions(self.planner.plan):
                 # tuples may be kept whose keys the load's own version has
                 commits.looked_up = {}
-            if self._join_again(at, staging, plan, commits.progress):
+            if self._join_again(at, staging, plan):
                 commits.wait_for_commit()
                 loads = commits.loads
         return replace(Replayed.of(commits.app, taken, loads), filled=self.filling.fill(wanted))
@@ -151,13 +175,12 @@ class ResolvingLoads:
             )
         return at
 
-    def _join_again(
-        self, at: Position, staging: Staging, plan: Plan[Any], former: Progress | None = None
-    ) -> bool:
+    def _join_again(self, at: Position, staging: Staging, plan: Plan[RolePlan]) -> bool:
         """Run a resolving load of the staged tuples with a plan. Return whether it is in the
-        ledger. former: see ``Finish``."""
-        again = Again(staging.file, plan)
-        pin_versions(self.commits.app, plan)
+        ledger: a load that has changed nothing is not."""
+        again, former = Again(staging.file, plan), self.commits.recorded
+        if versions(plan) != versions(self.planner.plan):  # the app keeps those of its own plan
+            pin_versions(self.commits.app, plan)
         self.commits.begin(Progress(*at, self.planner.plan, self.commits.states, again=again))
         self._finish(former)
         committed = self.commits.last == at
@@ -167,6 +190,11 @@ class ResolvingLoads:
             sum(load.resolved for load in self.commits.loads) if committed else 0,
         )
         return committed
+
+
+def versions(plan: Plan[RolePlan]) -> dict[str, str]:
+    """Return the directories of the versions with which a plan joins, by role."""
+    return {join.role: join.snapshot for join in plan.joins}
 
 
 def pin_versions(app: str, plan: Plan[Any], *, keep: bool = True) -> None:

@@ -36,7 +36,6 @@ from semistream.streaming.join_operator import (
     StreamStreamOperator,
 )
 from semistream.streaming.phases import Reading, timed
-from semistream.streaming.resolving import resolve_partition
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sources.contract import Decoder, Splits
 from semistream.streaming.spool import Spool
@@ -76,7 +75,6 @@ class Work:
     sources: tuple[DataFile, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
     pace: Pace | None = None  # see ``JoinOperator.end_batch``
-    again: str | None = None  # of a resolving load: its file of staged tuples
 
     def side(self, number: int) -> Side:
         return Side(number, self.plan.placement(self.streams, number))
@@ -141,9 +139,6 @@ class Work:
             for _ in batches:  # Spark does not reuse a worker that leaves input unread
                 pass
             return done
-        if self.again is not None:
-            operators.clear()  # frees their memory before others are allocated
-            return resolve_partition(self, open_operator, partition)
         operator = self._operator(partition)
         operator.begin(began)
         before = operator.count()

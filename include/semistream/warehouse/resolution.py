@@ -7,22 +7,48 @@ tuple, as facts or as a row of ``unmatched``. In the load's transaction, the for
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, func, literal_column, select, tuple_, update
 
 from semistream.errors import StateError
+from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import unmatched
 
-AT_ONCE = 1_000  # rows, or codes, of a statement
+AT_ONCE = 5_000  # rows, or codes, of a statement
 ORIGINS = pa.schema([("load_id", pa.int64()), ("load_row", pa.int32())])  # the key of ``unmatched``
-COLUMNS = [
-    unmatched.c[name]
-    for name in ("load_id", "load_row", "reason", "role", "stream_id", "tuple", "resolved_by")
-]
+# the columns of ``unmatched`` that tell of a tuple
+TUPLES = pa.schema(
+    [
+        *ORIGINS,
+        ("reason", pa.string()),
+        ("role", pa.string()),
+        ("stream_id", pa.string()),
+        ("tuple", pa.string()),
+        ("resolved_by", pa.int64()),
+    ]
+)
+COLUMNS = [unmatched.c[name] for name in TUPLES.names]
+
+
+UNCACHED: dict[str, Any] = {"compiled_cache": None}  # of SQLAlchemy: execution options
+
+
+class Unmatched(NamedTuple):
+    """A row of ``unmatched``, with the columns of ``TUPLES``."""
+
+    load_id: int
+    load_row: int
+    reason: str
+    role: str | None
+    stream_id: str | None
+    tuple: str
+    resolved_by: int | None
 
 
 def open_rows(number: int) -> ColumnElement[bool]:
@@ -35,57 +61,84 @@ def mark_resolved(connection: Connection, load: int, origins: Iterable[pa.Record
     """Mark rows of ``unmatched``, identified by batches of ``ORIGINS``, as resolved by a load.
     Raises StateError if one of them is not open, so that the transaction is rolled back."""
     u = unmatched.c
-    for batch in origins:
-        rows = defaultdict[int, list[int]](list)
-        for of, row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            rows[of].append(row)
-        for of, numbers in rows.items():
-            for first in range(0, len(numbers), AT_ONCE):
-                some = numbers[first : first + AT_ONCE]
-                mark = update(unmatched).where(
-                    u.load_id == of, u.load_row.in_(some), u.resolved_by.is_(None)
+    # a statement for rows of one load: in any other order there would be one for a few rows
+    rows = pa.Table.from_batches(origins, ORIGINS).sort_by(
+        [(name, "ascending") for name in ORIGINS.names]
+    )
+    loads, numbers = (column.to_numpy() for column in rows.columns)
+    for start, end in pairwise(np.flatnonzero(np.diff(loads, prepend=0, append=0)).tolist()):
+        of = int(loads[start])
+        for first in range(start, end, AT_ONCE):
+            some = numbers[first : min(first + AT_ONCE, end)]
+            mark = update(unmatched).where(
+                u.load_id == of, _one_of(u.load_row, some), u.resolved_by.is_(None)
+            )
+            marked = connection.execute(
+                mark.values(resolved_by=load), execution_options=UNCACHED
+            ).rowcount
+            if marked != len(some):
+                raise StateError(
+                    f"{len(some) - marked} of {len(some)} tuples that load {load} has joined "
+                    f"again are no longer open rows of unmatched (load {of}). Not loaded."
                 )
-                marked = connection.execute(mark.values(resolved_by=load)).rowcount
-                if marked != len(some):
-                    raise StateError(
-                        f"{len(some) - marked} of {len(some)} tuples that load {load} has joined "
-                        f"again are no longer open rows of unmatched (load {of}). Not loaded."
-                    )
+
+
+def _one_of(column: ColumnElement[int], numbers: np.ndarray) -> ColumnElement[bool]:
+    """Return the condition that a column has one of these integers, of which there is at least one.
+    They are in the statement's text, because a parameter for each would take more time than its
+    row. Such a statement is not to be cached."""
+    if (np.diff(numbers) == 1).all():
+        return column.between(int(numbers[0]), int(numbers[-1]))
+    texts = ", ".join(map(str, numbers.tolist()))
+    return column.op("IN", is_comparison=True)(literal_column(f"({texts})"))
 
 
 def with_keys(
-    connection: Connection, number: int, where: ColumnElement[bool], codes: Sequence[int]
-) -> Iterator[Sequence[Row]]:
-    """Yield the open rows of an app that have one of these key codes and satisfy a condition, with
-    the columns ``COLUMNS``."""
+    connection: Connection, number: int, where: ColumnElement[bool], codes: Iterable[np.ndarray]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the open rows of an app that have one of these key codes and satisfy a condition, in
+    batches of ``TUPLES``. codes: int64[n] each, any number of arrays."""
     u, mine = unmatched.c, and_(open_rows(number), where)
-    for first in range(0, len(codes), AT_ONCE):
-        some = codes[first : first + AT_ONCE]
-        yield connection.execute(select(*COLUMNS).where(u.key_code.in_(some), mine)).all()
+    for some in _together(codes, AT_ONCE):
+        query = select(*COLUMNS).where(_one_of(u.key_code, some), mine)
+        yield from fetch(connection.execution_options(**UNCACHED), query, TUPLES)
+
+
+def _together(codes: Iterable[np.ndarray], most: int) -> Iterator[np.ndarray]:
+    """Yield the elements of arrays in arrays of at most `most` elements, of which all but the last
+    one are full."""
+    held = np.empty(0, np.int64)
+    for more in codes:
+        held = np.concatenate([held, more])
+        whole = len(held) // most * most
+        yield from (held[first : first + most] for first in range(0, whole, most))
+        held = held[whole:]
+    if len(held):
+        yield held
 
 
 def all_open(
     connection: Connection, number: int, where: ColumnElement[bool]
-) -> Iterator[Sequence[Row]]:
-    """Yield the open rows of an app that satisfy a condition, in the order of their keys, with the
-    columns ``COLUMNS``."""
+) -> Iterator[pa.RecordBatch]:
+    """Yield the open rows of an app that satisfy a condition, in the order of their keys, in
+    batches of ``TUPLES``."""
     u = unmatched.c
     rows = select(*COLUMNS).where(open_rows(number), where).order_by(u.load_id, u.load_row)
-    yield from connection.execution_options(yield_per=AT_ONCE).execute(rows).partitions(AT_ONCE)
+    return fetch(connection, rows, TUPLES)
 
 
 def by_key(
     connection: Connection, number: int, keys: Sequence[tuple[int, int]]
-) -> dict[tuple[int, int], Row]:
-    """Return the rows of an app with these keys, open or not, with the columns ``COLUMNS``."""
-    u, found = unmatched.c, dict[tuple[int, int], Row]()
+) -> dict[tuple[int, int], Unmatched]:
+    """Return the rows of an app with these keys, open or not."""
+    u, found = unmatched.c, dict[tuple[int, int], Unmatched]()
     mine = u.load_id.between(*app_loads(number))
     for first in range(0, len(keys), AT_ONCE):
         some = list(keys[first : first + AT_ONCE])
         rows = connection.execute(
             select(*COLUMNS).where(mine, tuple_(u.load_id, u.load_row).in_(some))
         )
-        found |= {(row.load_id, row.load_row): row for row in rows}
+        found |= {(row.load_id, row.load_row): Unmatched(*row) for row in rows}
     return found
 
 
