@@ -19,11 +19,11 @@ def asked_joins(
     partitions: int,
     reason: str = "",
 ) -> list[RolePlan]:
-    """Return the plan of the join with each role. versions: the directories of the dimensions'
-    versions; reason: why this algorithm."""
+    """Return the plan of the join with each role. Only the largest R is split. versions: the
+    directories of the dimensions' versions; reason: why this algorithm."""
     manifests = [Manifest.read(version) for version in versions]
     columns = added_columns(roles, [manifest.schema.names for manifest in manifests])
-    places = placing(manifests, partitions)
+    most = largest(manifests, partitions)
     return [
         RolePlan(
             settings.algorithm.lower(),
@@ -35,7 +35,8 @@ def asked_joins(
             str(version),
             added,
             role.name,
-            everywhere=number != places,
+            parts=0 if number == most else 1,
+            stride=1 if number == most else 0,
             reason=reason,
             share=len(roles),
             auto=settings.auto,
@@ -47,9 +48,9 @@ def asked_joins(
     ]
 
 
-def placing(manifests: Sequence[Manifest], partitions: int) -> int:
-    """Return the number of the role that places the tuples, the one with the largest R of those
-    that can be cut into so many partitions. manifests: of the dimensions' versions."""
+def largest(manifests: Sequence[Manifest], partitions: int) -> int:
+    """Return the number of the role with the largest R of those that can be split into so many
+    parts. manifests: of the dimensions' versions."""
     return max(
         range(len(manifests)),
         key=lambda i: (

@@ -24,7 +24,7 @@ from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
 from semistream.provisioning.inferred import check_inferring
 from semistream.provisioning.publishing import check_unknown_member
-from semistream.sizing.asked_plan import asked_joins, placing
+from semistream.sizing.asked_plan import asked_joins, largest
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sizing.star_plan import size_plan
@@ -99,7 +99,7 @@ class SemiStreamPlanner:
     def partitions(self, cores: int) -> int:
         self._cores = cores
         manifests = [Manifest.read(self._current(role)) for role in self.job.roles]
-        return self.settings.partitions or min(cores, manifests[placing(manifests, 1)].bucket_count)
+        return self.settings.partitions or min(cores, manifests[largest(manifests, 1)].bucket_count)
 
     def ends(self, exhausted: bool) -> bool:
         return True  # all of R is known
@@ -120,7 +120,7 @@ class SemiStreamPlanner:
         """Return the plan of a join with what the dimension's table tells. Raises ConfigError if
         the version does not fit it."""
         role, manifest = self.job.role(asked.role), Manifest.read(Path(asked.snapshot))
-        if asked.places and asked.partitions > (buckets := manifest.bucket_count):
+        if asked.split > (buckets := manifest.bucket_count):
             raise ConfigError(
                 "partitions",
                 f"must be at most {buckets}, the buckets of the master snapshot",
