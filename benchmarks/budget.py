@@ -41,7 +41,7 @@ from semistream.job import StreamSpec
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
 from semistream.master.published import current_version
-from semistream.partitioning import Placement
+from semistream.partitioning import Axis, Placement
 from semistream.sizing import open_join
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
@@ -204,9 +204,8 @@ def tuples(of: Step) -> list[pa.RecordBatch]:
 def placement(of: Step) -> Placement:
     master = of.case.files.relation(of.case.stream.master, COLUMNS)
     spec = join_spec(of.settings.algorithm, of.memory, STREAM, master, ON)
-    return Placement(
-        STREAM, spec.keys, np.arange(master.manifest.bucket_count, dtype=np.int32) % 2, 2
-    )
+    axis = Axis(spec.keys, np.arange(master.manifest.bucket_count, dtype=np.int32) % 2, 2)
+    return Placement(STREAM, (axis,), 2)
 
 
 def operator(of: Step, columns: list[str] | None = None) -> SemiStreamJoin:

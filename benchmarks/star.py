@@ -15,6 +15,11 @@ processes.
 
 "split": the star's operators in process, with the chosen split of M compared with others.
 
+"shares": P operators of the star with two foreign keys, both of large dimensions. The first
+dimension alone is split among them (P x 1), so that each operator reads all of the second one, or
+both are. The operators take turns in one thread: seconds and bytes of R are those of all of them,
+without an exchange.
+
 "two": the star's operators with two foreign keys, as in Naeem, Nguyen, Weber: *A Multi-Way
 Semi-Stream Join for a Near-Real-Time Data Warehouse* (ADC 2017). They are compared with that
 paper's semi-concurrent scheme, made of two SSCJ, which the paper calls CACHEJOIN, with half of M
@@ -44,7 +49,9 @@ from benchmarks.nexmark import StreamStaticPeer
 from benchmarks.processes import answer_of, forget, program
 from benchmarks.spark_join import App, Case, ProgramPeer, Spark, arguments
 from benchmarks.star_data import Sales, of_two
-from benchmarks.star_operators import CHOSEN, Operators, Share, chosen, splits
+from benchmarks.star_operators import CHOSEN, Operators, Share, chosen, grids, splits
+from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 
 ONE_PASS, CHAINED = "semistream join", "semistream join chained"
 OURS, SPARK = "semistream app", "spark chained"
@@ -55,7 +62,7 @@ ALLOWED = 1.1  # bytes of a process for a byte of M, besides its base
 
 @dataclass(frozen=True)
 class Settings:
-    parts: tuple[str, ...] = ("six", "split", "two")
+    parts: tuple[str, ...] = ("six", "split", "two", "shares")
     # tuples of the dimensions; the first three exceed M
     dimensions: tuple[int, ...] = (2_000_000, 1_500_000, 1_500_000, 50_000, 5_000, 100)
     tuples: int = 1_000_000  # sales
@@ -66,7 +73,8 @@ class Settings:
     driver_memory: str = "2g"
     cores: int = 2
     steps: int = 6  # of "split": parts of M that are dealt out among the large dimensions
-    batch: int = 16_384  # of "split" and "two": sales that are processed at a time
+    operators: int = 4  # P of "shares"
+    batch: int = 16_384  # of "split", "two" and "shares": sales that are processed at a time
     seconds: float = 2.0  # likewise, least time of a run
     warm_up: float = 60.0  # likewise, at most
 
@@ -124,15 +132,23 @@ def run_two(bench: Bench, s: Settings, sales: Sales) -> None:
     _run_operators(bench, s, two, "two foreign keys", peers, SEMI_CONCURRENT)
 
 
+def run_shares(bench: Bench, s: Settings, sales: Sales) -> None:
+    two = of_two(sales)
+    plans = grids(bench.files, two, s.memory, s.operators)
+    peers = {" x ".join(map(str, shares)): plan for shares, plan in plans.items()}
+    case = f"shares of {s.operators} operators"
+    _run_operators(bench, s, two, case, peers, next(iter(peers)))
+
+
 def _run_operators(
     bench: Bench,
     s: Settings,
     sales: Sales,
     case: str,
-    shares: Mapping[str, Sequence[Share]],
+    shares: Mapping[str, Sequence[Share] | Plan[RolePlan]],
     baseline: str,
 ) -> None:
-    """Compare the star's operators with different shares of M."""
+    """Compare the star's operators with different shares of M, or of the stream and R."""
     peers: dict[str, Callable[[], Peer]] = {
         name: Operators(bench.files, sales, of, s.batch, s.seconds, s.warm_up)
         for name, of in shares.items()
@@ -140,7 +156,7 @@ def _run_operators(
     bench.compare("star", f"{case}, M={s.memory / MB:g} MB", peers, baseline)
 
 
-PARTS = {"six": run_six, "split": run_split, "two": run_two}
+PARTS = {"six": run_six, "split": run_split, "two": run_two, "shares": run_shares}
 
 
 # ---- the star as programs

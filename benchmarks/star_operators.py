@@ -1,4 +1,5 @@
-"""The operators of a star as a peer, in one process, with one thread."""
+"""The operators of a star as a peer, in one process, with one thread: one operator that has all of
+M, or P of them, one after the other, each with its part of M and of each R."""
 
 from __future__ import annotations
 
@@ -8,19 +9,25 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from benchmarks.data import Files
 from benchmarks.harness import Result, Sample, peak_rss
 from benchmarks.star_data import DimensionData, Sales
 from benchmarks.warm_up import warm_up
+from semistream.cost_models import TYPICAL
 from semistream.joins.registry import HASH_JOIN
 from semistream.joins.star import RoleJoin, Star, StarOutput
 from semistream.master.published import current_version
 from semistream.master.snapshot import SnapshotRelation
 from semistream.settings import AUTO
-from semistream.sizing import choose, open_join
+from semistream.sizing import choose, open_join, role_plan
+from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
+from semistream.sizing.shares import choices
 from semistream.sizing.star import StarRole, size_star, widened
+from semistream.sizing.star_plan import size_plans
 
 CHOSEN, EVEN = "chosen split", "even split"
 SAMPLED = 100_000  # sales from which sizes are chosen
@@ -100,20 +107,93 @@ def open_star(files: Files, sales: Sales, shares: Sequence[Share]) -> Star:
     return Star(joins)
 
 
+class Grid:
+    """The P operators of a plan, which share the stream's tuples and each R."""
+
+    def __init__(self, plan: Plan[RolePlan], sales: Sales):
+        self.stars = [
+            role_plan.open_star(plan.joins, sales.schema, p) for p in range(plan.partitions)
+        ]
+        self.joins = [each for star in self.stars for each in star.joins]
+        self.output_schema = self.stars[0].output_schema
+        self.placement, self.placed = plan.placement((sales.schema,)), 0
+
+    def process(self, tuples: pa.RecordBatch) -> Iterator[StarOutput]:
+        numbers = np.arange(self.placed, self.placed + len(tuples))
+        self.placed += len(tuples)
+        for partition, mine in self.placement.split(tuples, numbers):
+            yield from self.stars[partition].process(mine)
+
+    def drain(self) -> Iterator[StarOutput]:
+        for star in self.stars:
+            yield from star.drain()
+
+    @property
+    def waiting(self) -> int:
+        return sum(star.waiting for star in self.stars)
+
+
+def grids(
+    files: Files, sales: Sales, memory: int, partitions: int
+) -> dict[tuple[int, ...], Plan[RolePlan]]:
+    """Return the plans of P operators by their shares, each with the best sizes for it. The first
+    one splits only the largest R."""
+    dimensions = sales.dimensions
+    joins = []
+    for d in dimensions:
+        root = d.snapshot(files)
+        largest = d.tuples == max(each.tuples for each in dimensions)
+        joins.append(
+            RolePlan(
+                AUTO,
+                memory // (partitions * len(dimensions)),
+                "inner",
+                {},
+                ((d.key, d.key),),
+                partitions,
+                str(root / str(current_version(root))),
+                {name: name for name in d.added},
+                f"d{d.number}",
+                parts=0 if largest else 1,
+                stride=1 if largest else 0,
+                auto=True,
+                share=len(dimensions),
+                number=d.number,
+            )
+        )
+    sample = sales.batch(0, SAMPLED)
+    return {
+        tuple(plan.shares.values()): size_plans([plan], sample, TYPICAL).choose(sample, TYPICAL)
+        for plan in choices(Plan(tuple(joins)))
+    }
+
+
 @dataclass(frozen=True)
 class Operators:
-    """The settings of a peer. seconds: least time of a run; warm_up: most seconds before the
-    run."""
+    """The settings of a peer. split: one operator's parts of M, or the plan of several operators;
+    seconds: least time of a run; warm_up: most seconds before the run."""
 
     files: Files
     sales: Sales
-    shares: Sequence[Share]
+    split: Sequence[Share] | Plan[RolePlan]
     batch: int
     seconds: float
     warm_up: float
 
     def __call__(self) -> OperatorsPeer:
         return OperatorsPeer(self)
+
+    def open(self) -> Star | Grid:
+        if isinstance(self.split, Plan):
+            return Grid(self.split, self.sales)
+        return open_star(self.files, self.sales, self.split)
+
+    @property
+    def memory(self) -> int:
+        """M, in bytes."""
+        if isinstance(self.split, Plan):
+            return self.split.partitions * self.split.memory
+        return sum(share.memory for share in self.split)
 
 
 class OperatorsPeer:
@@ -123,7 +203,7 @@ class OperatorsPeer:
         pa.set_cpu_count(1)
         self.of, self.answer, self.fed = of, of.sales.answer(), 0
         self.seconds = self.cpu = 0.0
-        self.star = open_star(of.files, of.sales, of.shares)
+        self.star = of.open()
         self.out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), self.star.output_schema)
         # a dimension that is held whole has nothing to settle, and takes almost no time of its own
         waits = [
@@ -165,12 +245,12 @@ class OperatorsPeer:
         self._pass_on(self.star.drain())
         split = ", ".join(
             f"{each.role} {each.join.spec.algorithm} {each.join.arena.budget / 1e6:.3g}"
-            for each in self.star.joins
+            for each in self.star.joins[: len(self.of.sales.dimensions)]
         )
         return Result(
             self.answer,
             self.of.sales.expected(self.fed),
-            sum(share.memory for share in self.of.shares),
+            self.of.memory,
             sum(each.join.stats.memory_peak for each in self.star.joins),
             peak_rss(),
             f"MB: {split}" + ("" if self.settled else f"; not settled after {self.of.warm_up:g} s"),

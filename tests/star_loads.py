@@ -20,6 +20,8 @@ from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.provisioning.dimensions import insert_unknown
 from semistream.quality.verification import VerificationResult
+from semistream.sizing.role_plan import RolePlan
+from semistream.streaming.progress import Progress
 from semistream.streaming.settings import LoadSettings
 from semistream.warehouse import connect
 from semistream.warehouse.bulk import bulk_insert
@@ -68,7 +70,8 @@ REGIONS, DAYS, FIRST = 7, 20, date(2026, 3, 1)
 
 
 class StarLoad(SmallLoad):
-    """roles: those of ``ROLES`` that the job has, in this order."""
+    """roles: those of ``ROLES`` that the job has, in this order; persons: rows of that
+    dimension."""
 
     versioned = ("name", "buyer_name", "seller_name")
 
@@ -79,8 +82,10 @@ class StarLoad(SmallLoad):
         roles: tuple[str, ...] = tuple(ROLES),
         parts: int = 3000,
         seed: int = 1,
+        persons: int = 900,
     ):
         super().__init__(home, warehouse_url, parts, seed)
+        self.persons = persons
         self.roles, self.masters = roles, dict[str, list[dict[str, Any]]]()
         self.columns = [
             *STREAM.names,
@@ -118,7 +123,8 @@ class StarLoad(SmallLoad):
             ]
         if dimension == "person":
             return [
-                {"person_sk": i + 1, "no": 10 * i, "name": f"{prefix} no. {i}"} for i in range(900)
+                {"person_sk": i + 1, "no": 10 * i, "name": f"{prefix} no. {i}"}
+                for i in range(self.persons)
             ]
         # three offers in every third region and day, none in the next ones
         places = [(r, d) for r in range(REGIONS) for d in range(DAYS) if (r + d) % 3 != 1]
@@ -173,7 +179,7 @@ class StarLoad(SmallLoad):
     def sales(self, rows: int) -> pa.Table:
         first, random = len(self.stream), self.random
         parts = random.zipf(1.3, rows) % int(self.parts * 1.1)
-        buyers, sellers = random.integers(0, 920, (2, rows)) * 10
+        buyers, sellers = random.integers(0, self.persons + 20, (2, rows)) * 10
         regions, days = random.integers(0, REGIONS, rows), random.integers(0, DAYS, rows)
         tuples = [
             {
@@ -282,6 +288,35 @@ class StarLoad(SmallLoad):
             assert tuple(map(int, counts[0])) == wanted, role
             names += [f"{role}_sk", *columns.values()]
             tuples = [dict(zip(names, row, strict=True)) for row in joined.elements()]
+
+
+class SplitStar(StarLoad):
+    """Sales in four partitions, with parts and persons that are larger than the memory of one: both
+    dimensions are split."""
+
+    def __init__(self, home: Path, warehouse_url: str, roles: tuple[str, ...] = ("part", "buyer")):
+        super().__init__(home, warehouse_url, roles, persons=3000)
+
+    def settings(self, **values: Any) -> LoadSettings:
+        return super().settings(**{"memory": "300KB", "partitions": 4} | values)
+
+    def shares(self) -> dict[str, int]:
+        """The shares of the plan in use."""
+        progress = Progress.read(self.checkpoint, RolePlan)
+        assert progress is not None
+        return progress.plan.shares
+
+    def check_ledger(self, rows: int | None = None) -> None:
+        super().check_ledger(rows)
+        assert self.shares() == {"part": 2, "buyer": 2}
+
+
+def split_star(place: Path, warehouse_url: str) -> SplitStar:
+    """A small load that is split by the keys of two roles, its dimensions published."""
+    load = SplitStar(place / "home", warehouse_url)
+    load.publish()
+    load.provision_beside()
+    return load
 
 
 def star_load(place: Path, warehouse_url: str, roles: tuple[str, ...] = tuple(ROLES)) -> StarLoad:

@@ -137,6 +137,7 @@ def test_a_star_is_measured_beside_its_peers(tmp_path):
         "six dimensions": {*star.SCALES["smallest"].peers},
         "split of M": {CHOSEN, EVEN},
         "two foreign keys": {CHOSEN, star.SEMI_CONCURRENT},
+        "shares of 4 operators": {"4 x 1", "2 x 2"},
     }
 
 

@@ -342,6 +342,7 @@ def test_status_and_stop(run, tmp_path):
         "heartbeat": "2026-01-01T00:00:00+00:00",
         "rows_read": 12345,
         "master_version": "v000001",
+        "shares": {"part": 2, "shop": 1, "buyer": 2},
     }
     (checkpoint / "status.json").write_text(json.dumps(status))
     with checkpoint_lock(checkpoint):
@@ -353,6 +354,8 @@ def test_status_and_stop(run, tmp_path):
         assert (entry["app"], entry["state"], entry["longest_wait"]) == ("sales", "running", 3.25)
         told = run("status", "sales")[1]
         assert "last sign of life 2026-01-01 00:00:00 UTC, from pid 1234 on h" in told
+        assert "each operator has 1/2 of part and 1/2 of buyer" in told
+        assert entry["shares"] == status["shares"]
         assert "12,345 rows read" in told and "started again" not in told
         assert "waited for master data: median 0.5 s, longest 3.2 s; bound (max_wait): 4 s" in told
         assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()

@@ -7,7 +7,7 @@ import pytest
 import faults
 from loads import SmallLoad, same, small_load
 from semistream.job import StreamStreamJob
-from star_loads import star_load
+from star_loads import split_star, star_load
 from stream_pairs import TOTALS, Pair
 
 
@@ -17,10 +17,11 @@ def put_files(load: SmallLoad) -> SmallLoad:
     return load
 
 
+SPLIT = pytest.param(split_star, id="two roles split")
 ROLES = [pytest.param(small_load, id="one role"), pytest.param(star_load, id="several roles")]
 
 
-@pytest.mark.parametrize("make", ROLES)
+@pytest.mark.parametrize("make", [*ROLES, SPLIT])
 def test_sqlite_warehouse(tmp_path, make_app, make):
     load = put_files(make(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}"))
     app = make_app(load, algorithm="ssbj")

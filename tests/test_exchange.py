@@ -243,7 +243,7 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(tmp_path, side, monkeypatch):
     )
     pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
     reader = find_reader(StreamSpec(format="parquet", path=str(tmp_path)))
-    of = Side(0, side.placement.__class__(stream, side.placement.keys, side.placement.owners, 3))
+    of = Side(0, replace(side.placement, stream=stream))
     pieces = [n.chunk.rows for n in reader.read(files(tmp_path, "*.parquet"))]
     assert max(piece.nbytes for piece in pieces) < 110_000 and len(pieces) >= 10
     parts = [

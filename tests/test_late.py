@@ -35,7 +35,7 @@ from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.resolution import AT_ONCE, ORIGINS, count_open, mark_resolved
 from semistream.warehouse.schema import unmatched
-from star_loads import ROLES, StarLoad
+from star_loads import ROLES, SplitStar, StarLoad
 
 RESOLVED = "SELECT sum(resolved), sum(matched) FROM load_batches WHERE drain > 1"
 
@@ -769,6 +769,37 @@ def test_late_rows_of_several_roles_lead_through_the_whole_star(spark, tmp_path)
         "matched + unmatched + waiting OR missed > matched OR missed < 0"
     )
     assert star.query(broken) == []
+    result = verify(star, seed=1)
+    assert result.success, result.describe()
+
+
+class LateSplitStar(LateStar, SplitStar):
+    """Sales that are split by the keys of both of their roles, whose dimensions come late."""
+
+    def __init__(self, home, warehouse_url):
+        super().__init__(home, warehouse_url, ("part", "buyer"))
+
+    def order(self):
+        return ["part", "buyer"]
+
+
+def test_late_rows_are_resolved_in_a_load_that_is_split_by_two_roles(spark, tmp_path):
+    """By the load, and by a replay."""
+    star = LateSplitStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    star.publish_first(part=2500, person=2600)
+    for rows in (3000, 2000):
+        star.add_file(rows)
+    star.run(spark)
+    star.check()
+    for persons in (2800, 3000):
+        star.publish_first(part=persons, person=persons)
+        if persons == 2800:
+            assert star.run(spark)["resolved"] > 0 and star.shares() == {"part": 2, "buyer": 2}
+        else:
+            assert steps.replay("sales", star.places).startswith("sales: ")
+        star.check()
+    partitions = "SELECT count(DISTINCT partition) FROM load_batches WHERE drain > 1"
+    assert star.query(partitions) == [(4,)]
     result = verify(star, seed=1)
     assert result.success, result.describe()
 

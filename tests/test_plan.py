@@ -14,7 +14,7 @@ from loads import COLUMNS, ON, STREAM, SmallLoad
 from semistream.keys import master_keys
 from semistream.keys_spark import partition_expression
 from semistream.master.snapshot import SnapshotRelation
-from semistream.partitioning import DEALT, Placement, share_out
+from semistream.partitioning import DEALT, Axis, Placement, share_out
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import EVEN, RolePlan
 from semistream.sketches import SampledSketch
@@ -84,7 +84,7 @@ def test_of_a_very_frequent_key_all_partitions_get_as_many_tuples(load):
     seen = sample(load, 20_000, hottest=0.5)
     plan = plan_of(load, 4).balance(seen)
     placement, hot = plan.placement((STREAM,)), seen.filter(pc.equal(seen["sku"], "c7"))
-    assert plan.owners[placement.buckets(hot)[0]] == DEALT
+    assert plan.owners[placement.axes[0].buckets(hot)[0]] == DEALT
     shares = np.bincount(placement.partitions(hot), minlength=4) / len(hot)
     assert shares.min() > 0.9 / 4
     assert tuples_of(plan, seen).max() <= EVEN**2 * len(seen) / 4
@@ -96,8 +96,9 @@ def test_a_tuple_goes_to_the_owner_of_its_bucket(columns, count):
     numbers = [None if i % 50 == 0 else i for i in range(1000)]
     tuples = pa.record_batch({"number": numbers, "text": pa.array(map(str, range(1000)))})
     owners = np.random.default_rng(1).integers(DEALT, 3, count)
-    placement = Placement(tuples.schema, master_keys(tuples.schema, columns), owners, 3)
-    of, found = placement.buckets(tuples), placement.partitions(tuples)
+    axis = Axis(master_keys(tuples.schema, columns), owners, 3)
+    of = axis.buckets(tuples)
+    found = Placement(tuples.schema, (axis,), 3).partitions(tuples)
     assert (of < 0).sum() == (20 if "number" in columns else 0) and of.max() == count - 1
     owned = (of >= 0) & (owners[of] != DEALT)
     assert found[owned].tolist() == owners[of[owned]].tolist() and set(found[~owned]) <= {0, 1, 2}
@@ -151,7 +152,7 @@ def test_a_history_counts_beside_a_small_sample_and_gives_way_to_a_large_one(loa
     asked = plan_of(load, 4)
 
     def sketch(tuples):
-        codes, valid = asked.placement((STREAM,)).keys.stream_codes(tuples)
+        codes, valid = asked.keys(STREAM).stream_codes(tuples)
         sampled = SampledSketch()
         sampled.add(codes[valid])
         return sampled.sketch
@@ -191,7 +192,8 @@ def test_spark_places_tuples_as_tasks_do(spark, load, balanced):
         return rows["partition"].to_numpy()
 
     found = placed(df)
-    dealt = np.append(placement.owners, DEALT)[placement.buckets(tuples)] == DEALT
+    (axis,) = placement.axes
+    dealt = np.append(axis.owners, DEALT)[axis.buckets(tuples)] == DEALT
     assert found[~dealt].tolist() == placement.partitions(tuples)[~dealt].tolist()
     shares = np.bincount(found[dealt], minlength=3) / dealt.sum()
     assert shares.min() > 0.25 if balanced else dealt.sum() == tuples["sku"].null_count

@@ -257,8 +257,8 @@ def test_a_job_of_several_roles_provisions_all(places):
 
 
 def test_the_plan_of_several_roles_has_a_join_for_each(places):
-    """The first one places the tuples, and each other one meets all of its dimension in every
-    partition. They divide M."""
+    """The first one is split, and each other one meets all of its dimension in every partition.
+    They divide M."""
     declare(places)
     job = write(
         places,
@@ -271,9 +271,9 @@ def test_the_plan_of_several_roles_has_a_join_for_each(places):
     assert main(["provision", job, "--no-progress"]) == 0
     one, two = plan(places, job, partitions=2).joins
     assert [j.memory for j in (one, two)] == [int(LoadSettings.load({"job": job}).memory) // 4] * 2
-    assert [(j.role, j.join_type, j.everywhere) for j in (one, two)] == [
-        ("sold", "inner", False),
-        ("returned", "left", True),
+    assert [(j.role, j.join_type, j.split) for j in (one, two)] == [
+        ("sold", "inner", 2),
+        ("returned", "left", 1),
     ]
     parts = [[join.relation(p).tuple_count for p in range(2)] for join in (one, two)]
     assert sum(parts[0]) == len(PRODUCTS) and parts[1] == [len(PRODUCTS)] * 2
@@ -316,7 +316,9 @@ def test_one_of_several_roles_is_tuned(places, capsys):
         Sweep("s", places).begin(TuneSettings.load({"job": job, "role": "shop"}))
     capsys.readouterr()
     assert main(["tune", job, "--memory", "1MB", "--json", "--no-progress"]) == 0
-    (split,) = json.loads(capsys.readouterr().out)["roles"].values()
+    told = json.loads(capsys.readouterr().out)
+    (split,), (shares,) = told["roles"].values(), told["shares"].values()
+    assert shares == {"sold": 2, "returned": 1} and "each of 2 operators has 1/2 of sold" in split
     assert "held whole" in split and "sold" in split and "returned" in split
     assert main(["tune", job, "--memory", "1MB", "--no-progress"]) == 0
     assert f"roles: a load of all roles splits M so: {split}" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 proof."""
 
 import csv
+import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -16,17 +17,20 @@ import faults
 from loads import same, transaction, until
 from semistream import quality, workloads
 from semistream.cli import main
+from semistream.durable import write_checked
 from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.master.published import current_version, snapshot_root
 from semistream.paths import Paths
 from semistream.pipeline.unmatched import list_unmatched
 from semistream.provisioning.dimensions import provision
+from semistream.sizing import star_plan
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sources.file_reader import FileReader
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status, request_stop
 from semistream.warehouse import connect
-from star_loads import ROLES, STREAM, star_load, verify
+from star_loads import ROLES, STREAM, split_star, star_load, verify
 
 THREE = ("part", "buyer", "seller")
 
@@ -204,6 +208,61 @@ def test_an_interval_with_a_bound_takes_up_new_versions_and_stops_by_request(spa
     assert {name.split()[0] for i, name in names if i < 1000} == {"part"}
     assert {name.split()[0] for i, name in names if i >= 1000} == {"new"}
     load.check_ledger()
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_load_that_is_split_by_the_keys_of_two_roles(spark, tmp_path, monkeypatch, exchanged):
+    """Read by every task and sent on by some; tuples wait in both roles, over a crash."""
+    monkeypatch.setattr(FileReader, "replicated", lambda *_: not exchanged)
+    load = split_star(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    for rows in (3000, 2500):
+        load.add_file(rows)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, "semistream.streaming.app.App._finish", "after", 2)
+        with pytest.raises(OSError, match="crash"):
+            load.run(spark)
+    waiting = load.query("SELECT role, sum(waiting) FROM load_inputs GROUP BY role")
+    assert all(n > 0 for _, n in waiting) and len(waiting) == 2
+    load.add_file(2000)
+    summary = load.run(spark)
+    load.check()
+    assert summary["memory_peak"] <= summary["memory_budget"]
+    read = load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")
+    assert len(read) == 4 and min(read)[0] > 0.8 * 7500 / 4
+    assert read_status(load.checkpoint).shares == {"part": 2, "buyer": 2}
+    reasons = load.query("SELECT DISTINCT reason FROM load_batches")
+    assert all("1/2 of part" in why and "1/2 of buyer" in why for (why,) in reasons)
+    result = verify(load)
+    assert result.success, str(result)
+
+
+def test_a_load_goes_on_with_other_shares_when_nothing_waits(spark, tmp_path, monkeypatch):
+    """It stopped with tuples that wait, under an earlier version that split the largest alone."""
+    load = split_star(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.add_file(3000)
+    load.add_file(2500)
+    with monkeypatch.context() as patch:
+        patch.setattr(star_plan, "choices", lambda asked: [asked])
+        faults.crash_at(patch, "semistream.streaming.app.App._finish", "after", 2)
+        with pytest.raises(OSError, match="crash"):
+            load.run(spark)
+    assert sorted(load.shares().values()) == [1, 4]
+    assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1")[0][0] > 0
+    path = load.checkpoint / "progress.json"
+    values = json.loads(path.read_text())["values"]
+    for join in values["plan"]["joins"]:
+        join["everywhere"] = join.pop("stride") == 0
+        del join["parts"]
+    write_checked(path, values)
+    load.add_file(500)
+    load.run(spark)
+    # what waited was finished with the plan under which it began to wait
+    assert sorted(load.shares().values()) == [1, 4]
+    load.add_file(2500)
+    load.run(spark)
+    load.check()
+    result = verify(load)
+    assert result.success, str(result)
 
 
 DAMAGES = {

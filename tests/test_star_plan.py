@@ -58,7 +58,8 @@ def plan(snapshots, memory, partitions=1, algorithm="auto", **more):
                 partitions,
                 snapshots[role],
                 role=role,
-                everywhere=role != "part",
+                parts=0 if role == "part" else 1,
+                stride=1 if role == "part" else 0,
                 auto=algorithm == "auto",
                 share=len(roles),
                 number=number,
@@ -82,7 +83,7 @@ def test_small_dimensions_are_held_whole_and_the_large_one_gets_the_rest(snapsho
     found = size_plan(asked, sales, TYPICAL)
     assert whole(found) == {"shop", "day"} and order(found) == ["part", "day", "shop"]
     assert found.memory <= asked.memory and found.joins[0].memory > asked.joins[0].memory
-    assert found.placing == 0 and asked.placing == 1
+    assert found.largest == 0 and asked.largest == 1
     assert "of M = 300,000 bytes part with" in found.reason and "shop is held whole" in found.reason
 
 

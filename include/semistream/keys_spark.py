@@ -53,12 +53,13 @@ def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
 
 
 def partition_expression(placement: Placement) -> Column:
-    """Return the partition of a stream tuple as a Spark column expression. A tuple that may go to
-    any partition is assigned by a hash of its columns, because rows have no number in Spark."""
-    keys = placement.keys
+    """Return the partition of a stream tuple of a join with one R as a Spark column expression. A
+    tuple that may go to any partition is assigned by a hash of its columns, because rows have no
+    number in Spark."""
+    (axis,) = placement.axes
+    keys = axis.keys
     owner = F.get(
-        F.lit(placement.owners.tolist()),
-        bucket_expression(keys.stream, keys.types, len(placement.owners)),
+        F.lit(axis.owners.tolist()), bucket_expression(keys.stream, keys.types, len(axis.owners))
     )
     without_key = reduce(or_, (quoted(name).isNull() for name in keys.stream))
     tuple_hash = F.xxhash64(

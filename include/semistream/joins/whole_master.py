@@ -48,7 +48,11 @@ MOST = 2**31 - 1
 
 def whole_bytes(spec: JoinSpec) -> float:
     """Estimate the bytes of R whole in memory: the key and the fetched columns of each tuple."""
-    return spec.master.tuple_count * (KEY + column_bytes(spec, spec.fetched))
+    master = spec.master  # perhaps only some buckets of it
+    rows = (
+        master.manifest.tuple_count if isinstance(master, SnapshotRelation) else master.tuple_count
+    )
+    return rows * (KEY + column_bytes(spec, spec.fetched))
 
 
 def column_bytes(spec: JoinSpec, columns: Collection[str]) -> float:

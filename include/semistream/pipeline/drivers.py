@@ -181,6 +181,9 @@ def describe(checkpoint: Path, status: Status) -> str:
             f"waited for master data: median {in_seconds(s.median_wait)}, longest "
             f"{in_seconds(s.longest_wait)}{bound}"
         )
+    if split := {role: parts for role, parts in s.shares.items() if parts > 1}:
+        parts = " and ".join(f"1/{parts} of {role}" for role, parts in split.items())
+        lines.append(f"each operator has {parts}")
     lines.append(
         f"peak memory {s.memory_peak / 1e6:,.1f} MB of arrays; resident "
         f"{s.resident_peak / 1e6:,.1f} MB a worker"

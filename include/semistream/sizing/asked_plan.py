@@ -41,7 +41,7 @@ def partitions_of(versions: Sequence[Path], asked: int, cores: int) -> int:
     """Return P, the number of partitions: as many as asked for, or one for each core, if R has so
     many buckets."""
     manifests = [Manifest.read(version) for version in versions]
-    return asked or min(cores, manifests[_placing(manifests, 1)].bucket_count)
+    return asked or min(cores, manifests[_largest(manifests, 1)].bucket_count)
 
 
 def _asked_joins(
@@ -51,9 +51,10 @@ def _asked_joins(
     partitions: int,
     reason: str,
 ) -> list[RolePlan]:
+    """Return the plan of the join with each role. Only the largest R is split."""
     manifests = [Manifest.read(version) for version in versions]
     columns = added_columns(roles, [manifest.schema.names for manifest in manifests])
-    places = _placing(manifests, partitions)
+    most = _largest(manifests, partitions)
     return [
         RolePlan(
             settings.algorithm.lower(),
@@ -65,7 +66,8 @@ def _asked_joins(
             str(version),
             added,
             role.name,
-            everywhere=number != places,
+            parts=0 if number == most else 1,
+            stride=1 if number == most else 0,
             reason=reason,
             share=len(roles),
             auto=settings.auto,
@@ -80,7 +82,7 @@ def _asked_joins(
 def _checked(asked: RolePlan, job: Job, unknown: Callable[[Role], int | None]) -> RolePlan:
     """Return the plan of a join, completed. Raises ConfigError if the version does not fit it."""
     role, manifest = job.role(asked.role), Manifest.read(Path(asked.snapshot))
-    if asked.places and asked.partitions > (buckets := manifest.bucket_count):
+    if asked.split > (buckets := manifest.bucket_count):
         raise ConfigError(
             "partitions",
             f"must be at most {buckets}, the buckets of the master snapshot",
@@ -112,9 +114,9 @@ def _check_forms(job: Job, role: Role, manifest: Manifest) -> None:
             )
 
 
-def _placing(manifests: Sequence[Manifest], partitions: int) -> int:
-    """Return the number of the role that places the tuples, the one with the largest R of those
-    that can be cut into so many partitions. manifests: of the dimensions' versions."""
+def _largest(manifests: Sequence[Manifest], partitions: int) -> int:
+    """Return the number of the role with the largest R of those that can be split into so many
+    parts. manifests: of the dimensions' versions."""
     return max(
         range(len(manifests)),
         key=lambda i: (

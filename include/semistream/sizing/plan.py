@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pyarrow as pa
@@ -55,8 +55,13 @@ class JoinPlan:
         return (self.reason,)
 
     @property
-    def places(self) -> bool:
-        """Whether a tuple's key in this join decides which partition gets the tuple."""
+    def split(self) -> int:
+        """The number of parts into which R is split, or both streams."""
+        return self.partitions
+
+    @property
+    def largest(self) -> bool:
+        """Whether this is the join of a star with the largest R, which is always split."""
         return True
 
     @property
@@ -87,7 +92,8 @@ class JoinPlan:
         raise NotImplementedError
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
-        """Return the assignment of a stream's tuples to the partitions."""
+        """Return the assignment of a stream's tuples to the partitions, by their key in this
+        join."""
         raise NotImplementedError
 
     def not_enough(self, error: NotEnoughMemory) -> NotEnoughMemory:
@@ -177,20 +183,30 @@ class Plan(Generic[J]):
         demand: Demand | None = None,
     ) -> Plan[J]:
         """Return the plan with the choices of ``JoinPlan.choose`` for each join. The stream of a
-        join consists of the tuples that the previous join passes on."""
+        join consists of the tuples that the previous join passes on. history: a sketch of the keys
+        of the largest R."""
         before = {join.label: join for join in former.joins} if former is not None else {}
         chosen: list[J] = []
         for join in self.joins:
             if chosen:
                 sample = chosen[-1].joined(sample)
-            chosen.append(join.choose(sample, costs, before.get(join.label), history, demand))
+            of_keys = history if join.largest else None
+            chosen.append(join.choose(sample, costs, before.get(join.label), of_keys, demand))
         return Plan(tuple(chosen))
 
     @property
-    def placing(self) -> int:
-        """The number of the join whose key decides which partition gets a tuple."""
-        return next(i for i, join in enumerate(self.joins) if join.places)
+    def largest(self) -> int:
+        """The number of the join with the largest R."""
+        return next(i for i, join in enumerate(self.joins) if join.largest)
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """Of a star, the number of parts into which each role's R is split; empty for one join."""
+        return {j.label: j.split for j in self.joins} if len(self.joins) > 1 else {}
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
-        """Return the assignment of a stream's tuples to the partitions."""
-        return self.joins[self.placing].placement(streams, side)
+        """Return the assignment of a stream's tuples to the partitions, by their keys in all joins
+        whose R is split."""
+        placements = [join.placement(streams, side) for join in self.joins]
+        axes = tuple(axis for placement in placements for axis in placement.axes)
+        return replace(placements[0], axes=axes)

@@ -21,10 +21,10 @@ from semistream.joins import SemiStreamJoin
 from semistream.joins.registry import HASH_JOIN, Algorithm, find_algorithm
 from semistream.joins.spec import output_names
 from semistream.joins.star import Inferring, RoleJoin, RoleKind, Star
-from semistream.keys import buckets, resolve_keys
+from semistream.keys import JoinKeys, buckets, resolve_keys
 from semistream.master.manifest import Manifest
 from semistream.master.snapshot import SnapshotRelation
-from semistream.partitioning import DEALT, Placement, loads, share_out
+from semistream.partitioning import DEALT, Axis, Placement, loads, share_out
 from semistream.settings import AUTO, Settings
 from semistream.sizing.choice import SMALLEST, choose
 from semistream.sizing.opening import open_choices, open_join, open_sizes
@@ -49,10 +49,12 @@ class RolePlan(JoinPlan):
     columns: dict[str, str] | None = None
     role: str = ""  # names the surrogate key and prefixes columns; "": the dimension's name
     surrogate_key: bool = True  # add it to the columns, where the dimension has one
-    # every partition joins with all of R, because another join places the tuples
-    everywhere: bool = False
+    # R is split into so many parts, see ``partitioning.Axis``; 0: into P
+    parts: int = 0
+    # of the axis; the largest R of a star has stride 1; 0: R has no axis, and one part
+    stride: int = 1
     auto: bool = False  # the cost models choose algorithm and parameters, or have chosen them
-    # the partition of each bucket of R, or DEALT; if empty, the bucket's number modulo P
+    # the part of each bucket of R, or DEALT; if empty, the bucket's number modulo the parts
     owners: tuple[int, ...] = ()
     chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
     many: bool = False  # a tuple may have several rows of the dimension
@@ -66,8 +68,11 @@ class RolePlan(JoinPlan):
         columns = values["columns"]
         if isinstance(columns, list):  # written by a release that did not rename columns
             columns = {c: c for c in columns}
+        # written by a release in which all roles but one were read whole by every operator
+        whole = {"parts": 1, "stride": 0} if values.get("everywhere") else {}
         return super().from_json(
             {
+                **whole,
                 **values,
                 "columns": columns,
                 "owners": tuple(values.get("owners", ())),
@@ -93,8 +98,16 @@ class RolePlan(JoinPlan):
         return (self.sizes_reason, self.reason)
 
     @property
-    def places(self) -> bool:
-        return not self.everywhere
+    def split(self) -> int:
+        return self.parts or self.partitions
+
+    @property
+    def largest(self) -> bool:
+        return self.stride == 1
+
+    def part(self, partition: int) -> int:
+        """Return the part of R that a partition has."""
+        return partition // self.stride % self.split if self.stride else 0
 
     @property
     def whole(self) -> bool:
@@ -109,10 +122,8 @@ class RolePlan(JoinPlan):
         """Return the part of R, some of its buckets, with which the operator of this partition
         joins."""
         owners = self._owners(Manifest.read(Path(self.snapshot)))
-        return SnapshotRelation(
-            self.snapshot,
-            buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist(),
-        )
+        mine = (owners == self.part(partition)) | (owners == DEALT)
+        return SnapshotRelation(self.snapshot, buckets=np.flatnonzero(mine).tolist())
 
     def open(
         self,
@@ -174,7 +185,7 @@ class RolePlan(JoinPlan):
             self.auto
             or self.share > 1  # how M is split
             or bool(self.chosen or self._left_open(open_sizes))
-            or (self.partitions > 1 and not self.everywhere and not self.owners)
+            or (self.split > 1 and not self.owners)
         )
 
     def _left_open(self, of: Callable[[Algorithm, Settings], list[str]]) -> list[str]:
@@ -190,6 +201,8 @@ class RolePlan(JoinPlan):
         given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
         asked = replace(
             self,
+            parts=0 if self.largest else 1,
+            stride=1 if self.largest else 0,
             owners=(),
             parameters=given,
             chosen=(),
@@ -298,29 +311,25 @@ class RolePlan(JoinPlan):
         former: Self | None = None,
         history: SkimmedSketch | None = None,
     ) -> Self:
-        """Return the plan with an owner for each bucket of R, so that the partitions get about
-        equally many of the sample's tuples.
+        """Return the plan with an owner for each bucket of R, so that its parts get about equally
+        many of the sample's tuples.
 
         history: a sketch of the keys of earlier loads, which together count as much as HISTORY
         tuples of the sample. A former plan's owners are kept if their maximum load is within 5% of
         the best, so that the operators keep their caches. An empty sample changes nothing.
         """
-        if self.partitions == 1 or self.everywhere or not sample.num_rows:
+        if self.split == 1 or not sample.num_rows:
             return self
-        placement = self.placement((sample.schema,))
-        of = placement.buckets(sample)
+        (axis,) = self.placement((sample.schema,)).axes
+        of = axis.buckets(sample)
         # each bucket counts as one tuple more, since its part of R has to be read
-        tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))
+        tuples = 1 + np.bincount(of[of >= 0], minlength=len(axis.owners))
         if history is not None and history.inserted:
-            tuples += _expected(history, placement)
-        owners = share_out(tuples, self.partitions)
-        if (
-            former is not None
-            and former.partitions == self.partitions
-            and len(former.owners) == len(owners)
-        ):
-            before = loads(np.array(former.owners), tuples, self.partitions)
-            if before.max() <= EVEN * loads(owners, tuples, self.partitions).max():
+            tuples += _expected(history, axis)
+        owners = share_out(tuples, self.split)
+        if former is not None and former.split == self.split and len(former.owners) == len(owners):
+            before = loads(np.array(former.owners), tuples, self.split)
+            if before.max() <= EVEN * loads(owners, tuples, self.split).max():
                 return replace(self, owners=former.owners)
         return replace(self, owners=tuple(owners.tolist()))
 
@@ -331,29 +340,31 @@ class RolePlan(JoinPlan):
         Distinct keys are counted instead of tuples, because tuples of a frequent key are joined
         through the cache.
         """
-        placement = self.placement((sample.schema,))
-        codes, valid = placement.keys.stream_codes(sample)
-        of = placement.partitions(sample)
+        codes, valid = self.keys(sample.schema).stream_codes(sample)
+        of = self.placement((sample.schema,)).partitions(sample)
         _, different = np.unique(codes[valid], return_index=True)
         slowest = int(np.bincount(of[valid][different], minlength=self.partitions).argmax())
         return slowest, sample.filter(pa.array(valid & (of == slowest)))
 
-    def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
-        stream = streams[side]
+    def keys(self, stream: pa.Schema) -> JoinKeys:
+        """Return the join's keys in the column order by which R is bucketed."""
         manifest = Manifest.read(Path(self.snapshot))
         of_master = {m: s for s, m in self.on}
-        keys = resolve_keys(
+        return resolve_keys(
             stream, manifest.schema, [(of_master[m], m) for m in manifest.key_columns]
         )
-        return Placement(stream, keys, self._owners(manifest), self.partitions)
+
+    def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
+        """Return the assignment of tuples to partitions as far as their key in this join decides.
+        Their numbers decide the rest."""
+        stream = streams[side]
+        owners = self._owners(Manifest.read(Path(self.snapshot)))
+        axis = Axis(self.keys(stream), owners, self.split, self.stride)
+        return Placement(stream, (axis,) if self.stride else (), self.partitions)
 
     def _owners(self, manifest: Manifest) -> np.ndarray:
-        if self.everywhere:
-            return np.full(manifest.bucket_count, DEALT)
         return (
-            np.array(self.owners)
-            if self.owners
-            else np.arange(manifest.bucket_count) % self.partitions
+            np.array(self.owners) if self.owners else np.arange(manifest.bucket_count) % self.split
         )
 
 
@@ -377,11 +388,11 @@ def open_star(
     return Star(opened, [opened[i].role for i in order])
 
 
-def _expected(history: SkimmedSketch, placement: Placement) -> np.ndarray:
+def _expected(history: SkimmedSketch, axis: Axis) -> np.ndarray:
     """Return the expected number of tuples in each bucket, of HISTORY tuples in total,
     int[buckets]. Tuples of frequent keys go to their buckets, the others evenly to all buckets."""
-    dense, count = history.skim(), len(placement.owners)
-    of = buckets(dense.codes, placement.keys.exact, count)
+    dense, count = history.skim(), len(axis.owners)
+    of = buckets(dense.codes, axis.keys.exact, count)
     frequent = np.bincount(of, dense.frequencies, minlength=count)
     rest = max(history.inserted - dense.frequencies.sum(), 0) / count
     return np.rint((frequent + rest) * HISTORY / history.inserted).astype(np.int64)

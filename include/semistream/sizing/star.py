@@ -48,10 +48,11 @@ TYPICAL_JOIN = "elevatorjoin"
 SAMPLED = 20_000  # stream tuples that are looked at
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StarRole:
-    """A role of a star. columns: dimension columns to add, with their names in the output; many:
-    whether a tuple may have several rows of the dimension."""
+    """A role of a star. master: the part of R that an operator has; columns: dimension columns to
+    add, with their names in the output; many: whether a tuple may have several rows of the
+    dimension."""
 
     name: str
     master: MasterRelation
@@ -73,10 +74,12 @@ class RoleShare:
 @dataclass(frozen=True)
 class StarSizes:
     """The sizes of a star. shares: the roles' parts of M in the order of execution; reason: an
-    explanation in one line."""
+    explanation in one line; seconds: the predicted seconds of a stream tuple in all joins, 0 if
+    every R is held whole, inf if unknown."""
 
     shares: tuple[RoleShare, ...]
     reason: str = ""
+    seconds: float = math.inf
 
 
 def size_star(
@@ -90,6 +93,7 @@ def size_star(
     sharers: int = 1,
     waiting: Collection[str] = (),
     former: Sequence[RoleShare] = (),
+    described: Described | None = None,
 ) -> StarSizes:
     """Return the sizes of a star in `memory` bytes.
 
@@ -97,9 +101,13 @@ def size_star(
     algorithm: the algorithm of roles that are not held whole; unless it is auto, only the hash join
     holds R whole; sharers: operators of this machine that share an R held whole; each operator has
     `memory` bytes; waiting: roles that must not be held whole; former: the shares in use, which are
-    kept unless others make the chain faster by GAIN.
+    kept unless others make the chain faster by GAIN; described: what earlier calls have found out
+    about roles, with the same M and costs.
     """
-    chain = _Chain(roles, sample.slice(0, SAMPLED), memory, costs, algorithm, tuples, sharers)
+    described = {} if described is None else described
+    chain = _Chain(
+        roles, sample.slice(0, SAMPLED), memory, costs, algorithm, tuples, sharers, described
+    )
     if algorithm not in (AUTO, HASH_JOIN.name):
         waiting = list(chain.members)
     if not waiting and (shares := chain.all_whole()) is not None:
@@ -108,6 +116,7 @@ def size_star(
             shares,
             f"all dimensions are held whole, in about {together:,} of M = {memory:,} bytes, in the "
             f"order {', '.join(share.role for share in shares)}",
+            0.0,
         )
     even = chain.even()
     if algorithm == HASH_JOIN.name:
@@ -128,6 +137,7 @@ def size_star(
             return StarSizes(
                 tuple(former),
                 f"{chain.reason(former)}, kept, as another split would gain {max(gain, 0):.0%}",
+                (1 + gain) * least,
             )
     gain = chain.seconds(even) / least
     return StarSizes(
@@ -135,6 +145,7 @@ def size_star(
         chain.reason(best)
         + ", the fastest by the cost models"
         + (f", {gain:.1f} times the rate of an even split" if math.isfinite(gain) else ""),
+        least,
     )
 
 
@@ -155,7 +166,7 @@ def widened(
 
 
 class _Member:
-    """A role in the chain. carried: a sample of its join's stream, which are stream tuples with the
+    """A role in a chain. carried: a sample of its join's stream, which are stream tuples with the
     columns of the previous roles."""
 
     def __init__(self, role: StarRole, carried: pa.RecordBatch, chain: _Chain):
@@ -220,6 +231,9 @@ class _Member:
         return np.where(np.log(memory) < levels[fits][0] - 1e-9, math.inf, found)
 
 
+Described = dict[StarRole, _Member]  # the members that several chains have in common
+
+
 def _spec(role: StarRole, stream: pa.RecordBatch) -> JoinSpec:
     """Return the specification of a role's join. Raises ConfigError that names the role, for
     settings that cannot work."""
@@ -245,12 +259,15 @@ class _Chain:
         algorithm: str,
         tuples: float,
         sharers: int,
+        described: Described,
     ):
         self.memory, self.costs, self.algorithm = memory, costs, algorithm
         self.tuples, self.sharers = tuples, sharers
         self.members: dict[str, _Member] = {}
         for role in sorted(roles, key=lambda role: _payload(role, sample)):
-            self.members[role.name] = _Member(role, sample, self)
+            if role not in described:
+                described[role] = _Member(role, sample, self)
+            self.members[role.name] = described[role]
             sample = widened(sample, role.master, role.columns)
 
     def order(self, whole: Collection[str] = ()) -> list[str]:

@@ -1,11 +1,20 @@
-"""The sizes of a star in a load: how M, the order of execution and the roles held whole change a
-plan. The user's original settings can be restored from the changed plan."""
+"""The sizes of a star in a load: how the shares of its roles, M, the order of execution and the
+roles held whole change a plan. The user's original settings can be restored from the changed plan.
+
+The shares with the lowest cost are chosen. The cost is the predicted time of the slowest operator
+for a stream tuple: its part of the tuples, times the seconds of a tuple in its joins, with the
+parts of R that it has and the best split of its memory.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.cost_models import Costs
@@ -14,7 +23,9 @@ from semistream.joins.registry import HASH_JOIN
 from semistream.settings import AUTO
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
-from semistream.sizing.star import RoleShare, StarRole, size_star
+from semistream.sizing.search import EVEN
+from semistream.sizing.shares import choices
+from semistream.sizing.star import GAIN, Described, RoleShare, StarRole, StarSizes, size_star
 from semistream.sketches import SkimmedSketch
 
 
@@ -27,55 +38,156 @@ def size_plan(
     *,
     one_machine: bool = False,
 ) -> Plan[RolePlan]:
-    """Return the plan of a star with the sizes of ``size_star``. A plan with a single role is
-    returned unchanged.
+    """Return the plan of a star with the shares of lowest cost, and with the sizes of
+    ``size_star``. A plan with a single role is returned unchanged.
 
-    sample: stream tuples, of which those of the slowest partition count. former: the plan in use;
-    history: see ``RolePlan.balance``; one_machine: whether all operators run on one machine, and so
-    share an R held whole. Otherwise the memory of each operator includes all of it, because each
-    operator may be on a different machine.
+    sample: stream tuples, of which those of the slowest partition count. former: the plan in use,
+    whose shares are kept unless others are faster by GAIN, if they were chosen from a sample.
+    Otherwise only the largest R is split, unless other shares are faster by EVEN. history: see
+    ``RolePlan.balance``, of the keys of the largest R; one_machine: whether all operators run on
+    one machine, and so share an R held whole. Otherwise the memory of each operator includes all of
+    it, because each operator may be on a different machine.
     """
     if len(asked.joins) == 1:
         return asked
-    before = {join.role: join for join in former.joins} if former is not None else {}
-    placing = asked.joins[asked.placing]
-    placing = placing.balance(sample, before.get(placing.role), history)
-    mine, tuples = placing.slowest(sample) if sample.num_rows else (0, sample)
-    sharers = asked.partitions if one_machine else 1
+    plans, margin = choices(asked), EVEN
+    if former is not None and any(join.owners for join in former.joins):
+        plans.sort(key=lambda plan: plan.shares != former.shares)
+        margin = GAIN
+    if not sample.num_rows:
+        plans = plans[:1]
+    return size_plans(plans, sample, costs, former, history, margin, one_machine=one_machine)
+
+
+def size_plans(
+    plans: Sequence[Plan[RolePlan]],
+    sample: pa.RecordBatch,
+    costs: Costs,
+    former: Plan[RolePlan] | None = None,
+    history: SkimmedSketch | None = None,
+    margin: float = 0.0,
+    *,
+    one_machine: bool = False,
+) -> Plan[RolePlan]:
+    """Return the plan of lowest cost, with sizes. The first one is preferred unless another one is
+    faster by this margin, 0 to 1. The plans differ in their shares; see ``size_plan``."""
+    sharers = plans[0].partitions if one_machine else 1
     waiting: list[str] = []  # roles that were found not to fit their share
     with ExitStack() as stack:
-        roles = []
-        for join in asked.joins:
-            part = placing if join.role == placing.role else join
-            relation = stack.enter_context(closing(part.relation(mine)))
-            columns = join.added(sample.schema, relation)
-            roles.append(StarRole(join.role, relation, join.on, columns, join.join_type, join.many))
+        parts = _Parts(sample, former, history, stack)
         while True:
-            sizes = size_star(
-                roles,
-                tuples,
-                asked.memory,
-                costs,
-                algorithm=AUTO if placing.auto else placing.algorithm,
-                sharers=sharers,
-                waiting=waiting,
-                former=_shares(former),
-            )
-            plan = Plan(
+            found = [parts.price(plan, costs, sharers, waiting) for plan in plans]
+            best = min(found, key=lambda priced: priced.cost)
+            if found[0].cost <= (1 + margin) * best.cost:
+                best = found[0]
+            reason = best.sizes.reason + _explained(best, found)
+            sized = Plan(
                 tuple(
-                    _sized(join, share, sharers, sizes.reason if number == 0 else "")
-                    for number, share in enumerate(sizes.shares)
-                    for join in asked.joins
+                    _sized(join, share, sharers, reason if number == 0 else "")
+                    for number, share in enumerate(best.sizes.shares)
+                    for join in best.plan.joins
                     if join.role == share.role
                 )
             )
             try:
-                for join in plan.joins:
+                for join in sized.joins:
                     if join.whole:  # before the first task needs its files
-                        join.open(sample.schema, mine).master.close()
-                return plan
+                        join.open(sample.schema, 0).master.close()
+                return sized
             except NotEnoughMemory:
                 waiting.append(join.role)
+
+
+class _Priced(NamedTuple):
+    """A plan with the sizes that are best for it. cost: the seconds of the slowest operator for a
+    tuple of the whole stream."""
+
+    cost: float
+    plan: Plan[RolePlan]
+    sizes: StarSizes
+
+
+@dataclass
+class _Parts:
+    """The parts of R with which the slowest operators join, by role and number of parts."""
+
+    sample: pa.RecordBatch
+    former: Plan[RolePlan] | None
+    history: SkimmedSketch | None
+    stack: ExitStack
+    _roles: dict[tuple[str, int], StarRole] = field(default_factory=dict)
+    _owners: dict[tuple[str, int], tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    _described: Described = field(default_factory=dict)
+
+    def price(
+        self, plan: Plan[RolePlan], costs: Costs, sharers: int, waiting: Sequence[str]
+    ) -> _Priced:
+        """Return a plan with its sizes and cost. sharers, waiting: see ``size_star``."""
+        tuples, share = self._of_slowest(plan)
+        first, former = plan.joins[plan.largest], self.former
+        sizes = size_star(
+            [self._roles[join.role, join.split] for join in plan.joins],
+            tuples,
+            plan.memory,
+            costs,
+            algorithm=AUTO if first.auto else first.algorithm,
+            sharers=sharers,
+            waiting=waiting,
+            former=_shares(former) if former and former.shares == plan.shares else (),
+            described=self._described,
+        )
+        return _Priced(share * sizes.seconds, plan, sizes)
+
+    def _of_slowest(self, plan: Plan[RolePlan]) -> tuple[pa.RecordBatch, float]:
+        """Describe the roles of a plan. Return the sample's tuples of the slowest partition, and
+        the share of the stream, 0 to 1, of the partition with the most tuples. The slowest
+        partition is the one with the slowest part of each R."""
+        joins, slowest = list[RolePlan](), 0
+        for join in plan.joins:
+            owners, part = self._slowest(join)
+            joins.append(replace(join, owners=owners))
+            slowest += part * join.stride
+        if not self.sample.num_rows:
+            return self.sample, 1.0
+        of = Plan(tuple(joins)).placement((self.sample.schema,)).partitions(self.sample)
+        keyed = np.ones(len(of), bool)
+        for join in joins:
+            if join.split > 1 or join.largest:
+                keyed &= join.keys(self.sample.schema).stream_codes(self.sample)[1]
+        most = int(np.bincount(of, minlength=plan.partitions).max())
+        return self.sample.filter(pa.array(keyed & (of == slowest))), most / len(of)
+
+    def _slowest(self, join: RolePlan) -> tuple[tuple[int, ...], int]:
+        """Return the owners of R's buckets, and the slowest of its parts."""
+        at = join.role, join.split
+        if at not in self._owners:
+            before = [j for j in self.former.joins if j.role == join.role] if self.former else []
+            history = self.history if join.largest else None
+            join = join.balance(self.sample, before[0] if before else None, history)
+            partition = join.slowest(self.sample)[0] if self.sample.num_rows else 0
+            relation = self.stack.enter_context(closing(join.relation(partition)))
+            columns = join.added(self.sample.schema, relation)
+            self._roles[at] = StarRole(
+                join.role, relation, join.on, columns, join.join_type, join.many
+            )
+            self._owners[at] = join.owners, join.part(partition)
+        return self._owners[at]
+
+
+def _explained(best: _Priced, found: Sequence[_Priced]) -> str:
+    """Return a clause that says which part of each R an operator has, and how much faster that is
+    than the best other shares."""
+    plan = best.plan
+    if plan.partitions == 1:
+        return ""
+    parts = " and ".join(f"1/{join.split} of {join.role}" for join in plan.joins if join.split > 1)
+    clause = f"; each of {plan.partitions} operators has {parts}"
+    others = [each for each in found if each is not best and math.isfinite(each.cost)]
+    if not others or not best.cost:
+        return clause
+    other = min(others, key=lambda each: each.cost)
+    instead = " x ".join(f"{j.split} for {j.role}" for j in other.plan.joins if j.split > 1)
+    return f"{clause}, {other.cost / best.cost:.2f} times the rate of {instead}"
 
 
 def _sized(join: RolePlan, share: RoleShare, sharers: int, reason: str) -> RolePlan:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from semistream.errors import ConfigError, NotEnoughMemory, check_name
 from semistream.job import SIDES
 from semistream.keys import JoinKeys, resolve_keys
-from semistream.partitioning import Placement
+from semistream.partitioning import Axis, Placement
 from semistream.sizing.plan import JoinPlan
 
 if TYPE_CHECKING:  # an app of one stream does not need it
@@ -91,7 +91,8 @@ class StreamStreamPlan(JoinPlan):
         keys = resolve_keys(streams[0], streams[1], list(self.on), SIDES)
         mine = JoinKeys(keys.master if side else keys.stream, keys.master, keys.types)
         owners = np.arange(BUCKETS) % self.partitions
-        return Placement(streams[side], mine, owners, self.partitions, self.mark(side))
+        axis = Axis(mine, owners, self.partitions)
+        return Placement(streams[side], (axis,), self.partitions, self.mark(side))
 
 
 def distance(value: float, kind: pa.DataType) -> timedelta | int:

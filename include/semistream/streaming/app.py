@@ -156,6 +156,7 @@ class App:
         self.status.update(
             state="running",
             master_version=self.planner.plan.version,
+            shares=self.planner.plan.shares,
             max_wait=self.planner.bound.seconds or 0.0,
             waiting=self.commits.waiting,
             inputs=self.commits.waiting_by_input,
@@ -401,7 +402,7 @@ class App:
             plan.algorithm,
             plan.partitions,
         )
-        self.status.update(master_version=plan.version)
+        self.status.update(master_version=plan.version, shares=plan.shares)
 
     def _take_up_versions(self) -> None:
         """Start using newer versions of dimensions although no micro-batch begins, if they resolve

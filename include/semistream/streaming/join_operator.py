@@ -114,11 +114,11 @@ class SemiStreamOperator:
     portable = True
     sketched: ClassVar[bool] = True
 
-    def __init__(self, star: Star, placing: int = 0, unknown: Mapping[str, int] | None = None):
-        """Create the operator. placing: the number of the join whose keys are sketched; unknown: by
-        output column, the value that replaces null."""
+    def __init__(self, star: Star, largest: int = 0, unknown: Mapping[str, int] | None = None):
+        """Create the operator. largest: the number of the join with the largest R, whose keys are
+        sketched; unknown: by output column, the value that replaces null."""
         self.star, self.output_schema, self.first = star, star.output_schema, star.first
-        self.placing, self.unknown = placing, unknown or {}
+        self.largest, self.unknown = largest, unknown or {}
         self._facts = Counter[str]()  # by role, joined rows with an inferred member so far
         self._lacking = Counter[str]()  # by role, joined rows without a row of it so far
 
@@ -129,7 +129,7 @@ class SemiStreamOperator:
         return self._finished(self.star.process(tuples))
 
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
-        keys = self.star.joins[self.placing].join.spec.keys
+        keys = self.star.joins[self.largest].join.spec.keys
         drawn = tuples.select(list(dict.fromkeys(keys.stream))).take(
             pa.array(sketch.draw(tuples.num_rows))
         )

@@ -42,7 +42,7 @@ def _estimate(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> tuple[int,
     """Estimate the output of a join from a sample, for a batch of this many tuples. All key codes
     of R are read. Return (rows, bound)."""
     sketch = SkimmedSketch.for_memory(MEMORY)
-    codes, valid = plan.placement((sample.schema,)).keys.stream_codes(sample)
+    codes, valid = plan.keys(sample.schema).stream_codes(sample)
     sketch.update(codes[valid])
     value, bound = sketch.join_size_with(key_frequencies(Path(plan.snapshot)))
     scale = tuples / max(sample.num_rows, 1)

@@ -55,6 +55,8 @@ class Status:
     median_wait: float = 0.0  # s that tuples waited for master data
     longest_wait: float = 0.0
     max_wait: float = 0.0  # s that tuples may wait; 0: no bound
+    # by role, the parts into which its dimension is split; empty if there is one role
+    shares: dict[str, int] = field(default_factory=dict)
     master_version: str = ""
     error: str = ""
     refused: bool = False  # the error is of a setting

@@ -296,7 +296,7 @@ def open_operator(
                 sink.warehouse, dimension, dict(of.on), of.fact_key
             ),
         )
-        return SemiStreamOperator(star, plan.placing, unknown)
+        return SemiStreamOperator(star, plan.largest, unknown)
     # imported only here: one stream does not need it
     from semistream.streaming.punctuating import punctuation_sources
 

@@ -44,10 +44,11 @@ def run(arguments: Namespace) -> int:
         plans = scale_out.scale_out(
             case, settings.memory, arguments.scale_out, settings.algorithms, costs
         )
-        shares = splits(case, places, map(int, settings.memory), costs)
-    value = found.as_dict() | {
-        name: of for name, of in (("scale_out", plans), ("roles", shares)) if of
-    }
+        roles = splits(case, places, map(int, settings.memory), costs)
+    value = found.as_dict() | ({"scale_out": plans} if plans else {})
+    if roles:
+        value["roles"] = {memory: of.reason for memory, of in roles.items()}
+        value["shares"] = {memory: of.shares for memory, of in roles.items()}
 
     def render(_: object) -> None:
         screen = console.wide_console(150)
@@ -55,7 +56,7 @@ def run(arguments: Namespace) -> int:
             console.print_table(screen, table)
         console.print_remarks(
             console.text_console(),
-            roles=[f"a load of all roles splits M so: {said}" for said in shares.values()],
+            roles=[f"a load of all roles splits M so: {of.reason}" for of in roles.values()],
         )
 
     console.show(arguments.json, value, render)
