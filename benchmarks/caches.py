@@ -17,7 +17,6 @@ import lzma
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -119,8 +118,8 @@ def _compare(
         shares.setdefault(algorithm, []).append(sample.extra["share"])
         first = max(begun - max(BEFORE * sample.tuples, 10 * capacity), 0)
         keys = keys_of(stream, first, begun + sample.tuples - first)
-        later = partial(lru, wait=int(sample.extra["wait"]))
-        for policy, hits in {**POLICIES, LATER: later}.items():
+        wait = int(sample.extra["wait"])
+        for policy, hits in (POLICIES | {LATER: lambda *of, wait=wait: lru(*of, wait)}).items():
             measured = hits(keys, stream.master, capacity)[begun - first :]
             shares.setdefault(policy, []).append(float(np.mean(measured)))
     for who, found in shares.items():
