@@ -18,6 +18,7 @@ import pytest
 from semistream.paths import Paths
 from semistream.pipeline.job_schema import job_schema
 from semistream.settings import read_yaml
+from semistream.warehouse import connect
 from semistream.workloads import load_job
 
 SALES = "".join(
@@ -391,6 +392,69 @@ REFUSED = {
         "within",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("fact_table", "said"),
+    [
+        ("load_batches", "'fact_table' must not be one of Semistream's own tables"),
+        ("unmatched", "'fact_table' must not be one of Semistream's own tables"),
+        ("dim_product", "'fact_table' must not be the table of a dimension"),
+        ("customers", "'fact_table' must not be an existing table that is no fact table"),
+    ],
+)
+def test_a_table_of_another_kind_is_no_fact_table(run, star, fact_table, said):
+    with connect(Paths.from_environment().warehouse_url).begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE customers (id INTEGER)")
+    job = STAR.replace("0.05%s", "0.5")
+    (star / "star.yaml").write_text(re.sub("fact_table: .*", f"fact_table: {fact_table}", job))
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1
+    assert said in out
+    code, _, err = run("load", "star.yaml")
+    assert code == 2
+    assert said in err
+    assert "Choose another name" in err
+    assert not [*star.rglob("*.arrow")]  # nothing is provisioned
+
+
+def test_a_dimension_that_another_job_declares_otherwise_is_refused_by_a_check(run, star):
+    job = STAR.replace("0.05%s", "0.5")
+    (star / "star.yaml").write_text(job)
+    assert run("provision", "star.yaml")[0] == 0
+    other = job.replace("on: sku,", "on: sku, max_rejected: 0.5,")
+    (star / "other.yaml").write_text(other)
+    code, out, _ = run("check", "other.yaml")
+    assert code == 1
+    assert "'dimension product' must be declared the same way in" in out
+    code, _, err = run("load", "other.yaml")
+    assert code == 2
+    assert "must be declared the same way" in err
+
+
+@pytest.mark.parametrize("name", ["../x", '"a b;drop"', "''"])
+def test_a_name_that_a_load_refuses_is_refused_when_the_job_is_read(run, star, name):
+    job = STAR.replace("0.05%s", "0.5")
+    (star / "star.yaml").write_text(re.sub("name: .*", f"name: {name}", job, count=1))
+    for command, expected in (("check", 1), ("provision", 2)):
+        code, out, err = run(command, "star.yaml")
+        assert code == expected
+        assert "'name' must be at most 190 letters, digits" in out + err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("load_id", "Give it another name: columns: {name_there: other_name}"),
+        ("product_sk", "must have names that differ from the surrogate keys of the fact table"),
+    ],
+)
+def test_names_that_facts_have_anyway_are_no_names_of_added_columns(run, star, name, said):
+    job = STAR.replace("0.05%s", "0.5").replace("on: sku,", f"on: sku, columns: {{name: {name}}},")
+    (star / "star.yaml").write_text(job)
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1
+    assert said in out
 
 
 @pytest.mark.slow

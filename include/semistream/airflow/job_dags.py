@@ -19,7 +19,6 @@ from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
 from semistream.scheduling import NO_SCHEDULE, ON_FILES
 from semistream.settings import read_yaml
-from semistream.streaming.settings import NAME
 from semistream.yaml_lines import line_of
 
 PRESETS = ("@once", "@continuous")  # Airflow's presets that are no cron expressions
@@ -45,10 +44,6 @@ def _dag(job: AnyJob, file: Path) -> DAG:
     if job.deadline and not job.notify:
         raise ConfigError(
             "deadline", "needs notify", job.deadline, "Name a notifier, or leave it out."
-        )
-    if not NAME.fullmatch(job.name):
-        raise ConfigError(
-            "name", "must be letters, digits, '_', '.' and '-'", job.name, "Give a simple name."
         )
     checked_settings(job, str(file), job.settings)
     with DAG(

@@ -23,9 +23,9 @@ from semistream.settings import (
     pairs,
     read_yaml,
 )
+from semistream.workloads.jobs import check_name
 
 AVAILABLE_NOW = "availableNow"
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
 
 
 def _trigger(value: str) -> str:
@@ -46,13 +46,8 @@ def _trigger(value: str) -> str:
 
 
 def _app(value: str) -> str:
-    if value and not NAME.fullmatch(value):
-        raise ConfigError(
-            "app",
-            "must be at most 190 letters, digits, '_', '.' and '-', and not begin with '.'",
-            value,
-            "Give a simple name.",
-        )
+    if value:
+        check_name("app", value)
     return value
 
 
