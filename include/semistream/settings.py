@@ -440,6 +440,9 @@ def parse_bytes(text: str | int) -> int:
     return int(TypeAdapter(ByteSize).validate_python(text))
 
 
+MEMORY = ByteSize(64_000_000)  # M, unless it is given
+
+
 class JoinSettings(Settings):
     """The settings of a semi-stream join that are common to all ways to run it."""
 
@@ -450,7 +453,7 @@ class JoinSettings(Settings):
         "tuples, at its best sizes",
     )
     memory: Bytes = Field(
-        ByteSize(64_000_000),
+        MEMORY,
         description="M, bytes that one job's join may hold, shared by its "
         "partitions; for instance 64MB",
     )

@@ -42,7 +42,7 @@ from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
-from semistream.streaming.settings import StreamStreamSettings
+from semistream.streaming.settings import StreamStreamSettings, checked_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import as_batch, stream_sample
@@ -146,16 +146,27 @@ class JobCheck:
 
 def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
     """Check a job. Errors in the job become findings of the result, and are not raised."""
-    found = JobCheck(settings.job, memory=int(settings.memory))
-    found.divide(settings.partitions or _cores())
+    found = JobCheck(settings.job)
     try:
         job = workloads.load_any_job(settings.job, places)
+        settings = _of_load(settings, checked_settings(job, settings.job, job.settings))
     except ConfigError as e:
         found.add("error", "job", str(e))
         return found
-    found.job = job.name
+    found.job, found.memory = job.name, int(settings.memory)
+    found.divide(settings.partitions or _cores())
     _Check(settings, job, places, found, progress).run()
     return found
+
+
+def _of_load(given: CheckSettings, of_job: Mapping[str, Any]) -> CheckSettings:
+    """Return the settings of a check, where those of the job's load are the defaults. A longest
+    wait is predicted only for a rate, which only a check has."""
+    known = {"memory", "partitions", "join_type", *(("max_wait",) if given.rate else ())}
+    defaults = {name: value for name, value in of_job.items() if name in known}
+    return CheckSettings.load(
+        defaults | {name: getattr(given, name) for name in given.model_fields_set}
+    )
 
 
 @dataclass
