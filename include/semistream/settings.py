@@ -171,13 +171,15 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         values = _yaml(Path(path).read_text())
     except (OSError, ValueError) as e:
-        raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
+        raise ConfigError(str(path), "must be a readable YAML file", None, str(e)) from None
     if not isinstance(values, dict):
+        kind = "a list" if isinstance(values, list) else "a single value"
         raise ConfigError(
-            "config",
-            "must be a YAML mapping of parameter to value",
             str(path),
-            "See docs/how-to/own-job.md for an example.",
+            "must be a YAML mapping of settings to values, and is "
+            + ("empty" if values is None else kind),
+            None,
+            "See docs/how-to/own-job.md for an example; `semistream init` writes one.",
         )
     # what a program of YAML 1.1 makes of ``on:``
     return {"on" if name is True else name: value for name, value in values.items()}
