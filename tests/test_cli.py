@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import Engine, event
 
 from console import JOIN, flag, put, same_as_sql, table, write
 from semistream.errors import ConfigError
@@ -315,6 +316,54 @@ def test_provision_brings_in_master_data_and_their_changes(run):
     assert "snapshot v000002, as before" in run("provision", "sales.yaml")[1]
     code, _, err = run("verify", "sales")
     assert code == 2 and "sales" in err
+
+
+def test_a_load_that_runs_and_has_committed_nothing_is_not_a_wrong_setting(run):
+    with checkpoint_lock(Path("var/checkpoints/sales").absolute()):
+        code, _, err = run("verify", "sales")
+    assert code == 1
+    assert "the first load of sales is running, and has committed no batch" in err
+    code, _, err = run("verify", "sales")  # none runs
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("", "empty"), ("- a", "a list"), ("a", "a single value")]
+)
+def test_a_file_that_is_no_mapping_is_named(run, text, what):
+    write("sales.yaml", text)
+    code, _, err = run("provision", "sales.yaml")
+    assert code == 2
+    assert f"'sales.yaml' must be a YAML mapping of settings to values, and is {what}." in err
+    assert "See docs/how-to/own-job.md" in err
+
+
+@pytest.mark.parametrize(
+    ("refused", "shown", "remedy"),
+    [
+        ("attempt to write a readonly database", "var/warehouse.db", "Allow this user to write"),
+        ("No space left", "var/warehouse.db", "Make room there"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_with_a_remedy(run, refused, shown, remedy):
+    write("sales.yaml", JOB)
+    write("product.csv", "sku,price\n" + "".join(f"a{i},{i}\n" for i in range(20_000)))
+    assert run("provision", "sales.yaml")[0] == 0
+
+    @event.listens_for(Engine, "connect")
+    def limited(connection, _record):
+        pages = "query_only = 1" if "readonly" in refused else "max_page_count = 1"
+        connection.execute(f"PRAGMA {pages}")
+
+    try:
+        write("product.csv", "sku,price\n" + "".join(f"b{i},{i}\n" for i in range(20_000)))
+        code, _, err = run("provision", "sales.yaml")
+    finally:
+        event.remove(Engine, "connect", limited)
+    assert code == 1
+    assert refused in err
+    assert shown in err
+    assert remedy in err
 
 
 def test_a_mistyped_setting_is_named_and_not_the_one_that_it_leaves_out():

@@ -394,6 +394,25 @@ def test_a_master_with_other_columns_than_before_is_refused(warehouse, tmp_path)
         open_dimension(warehouse, "nobody")
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
+def test_columns_told_are_those_of_the_source_that_are_read(warehouse, tmp_path, suffix):
+    path = write(tmp_path / f"p.{suffix}", PRODUCTS)
+    told = job(path, schema="sku STRING")
+    if suffix == "csv":
+        with pytest.raises(ConfigError, match="must name all columns of .*, as it is CSV"):
+            provision(told, warehouse)
+        return
+    for _ in range(2):
+        assert provision(told, warehouse).rejected == 0
+    assert set(stored(warehouse)[0]) == {"product_sk", "sku"}
+    # other columns than those of the table, which would lose or lack values
+    with pytest.raises(ConfigError, match=r"must have the columns of dim_product"):
+        provision(job(path), warehouse)
+    provision(job(path, name="whole"), warehouse)
+    with pytest.raises(ConfigError, match=r"must have the columns of dim_whole"):
+        provision(job(path, schema="sku STRING", name="whole"), warehouse)
+
+
 def test_too_many_rows_that_cannot_be_taken_leave_the_dimension_as_it_was(warehouse, tmp_path):
     path = tmp_path / "products.csv"
     path.write_text("sku,price\n" + "".join(f"s{i},{i}\n" for i in range(200)))

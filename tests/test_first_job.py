@@ -18,6 +18,7 @@ import pytest
 from semistream.paths import Paths
 from semistream.pipeline.job_schema import job_schema
 from semistream.settings import read_yaml
+from semistream.warehouse import connect
 from semistream.workloads import load_job
 
 SALES = "".join(
@@ -282,6 +283,83 @@ def test_a_left_join_that_is_to_resolve_is_refused_before_anything_is_written(ru
     assert not [*star.rglob("*.arrow"), *star.rglob("warehouse.db")]
 
 
+@pytest.fixture
+def nested(tmp_path) -> Path:
+    """Return the directory of a stream whose key has leading zeros, and of Parquet master data with
+    integers as keys and with a nested column; 60% of the tuples match."""
+    (tmp_path / "sales.csv").write_text(
+        "id;shop\n" + "".join(f"{i};{i % 10:02d}\n" for i in range(200))
+    )
+    columns = {
+        "shop": pa.array(range(6), pa.int16()),
+        "town": pa.array(["a", "b"] * 3).dictionary_encode(),
+        "since": pa.array(range(6), pa.timestamp("ms", "Europe/Berlin")),
+        "at": [{"street": "x", "number": i} for i in range(6)],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "shops.parquet")
+    return tmp_path
+
+
+def test_nested_columns_are_left_out_of_a_proposal_that_can_be_loaded(run, nested):
+    code, out, err = run("init", "sales.csv", "shops.parquet", "--out", "v.yaml")
+    assert code == 0, err
+    text = Path("v.yaml").read_text()
+    (role,) = load_job("v.yaml").roles
+    assert role.dimension.columns == "shop SMALLINT, town STRING, since TIMESTAMP"
+    assert list(role.columns) == ["town", "since"]
+    assert load_job("v.yaml").stream.declared.field("shop").type == pa.int64()
+    assert "zeros" not in text
+    assert "dictionary" not in text
+    assert "timestamp[" not in text
+    assert "left out, as no database column can hold them: at" in text
+    assert "max_unmatched: 0.51  # share of the tuples that may have no row, with room" in text
+    assert "the 40.0% that have none" in text
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+    assert run("provision", "v.yaml")[0] == 0
+    assert run("provision", "v.yaml")[0] == 0  # again, beside its table
+
+
+def test_a_key_that_is_no_integer_everywhere_is_proposed_as_text_on_both_sides(run, nested):
+    with Path("sales.csv").open("a") as file:
+        file.write("200;other\n")
+    assert run("init", "sales.csv", "shops.parquet", "--out", "v.yaml")[0] == 0
+    (role,) = load_job("v.yaml").roles
+    assert role.dimension.columns == "shop STRING, town STRING, since TIMESTAMP"
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+    assert run("provision", "v.yaml")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("", "'columns' must have types that a database column can hold"),
+        (", columns: 'shop INT, at STRING'", "STRUCT<street: STRING, number: BIGINT> can become"),
+        (", columns: 'shop INT, away INT'", "must name columns of"),
+    ],
+)
+def test_a_nested_column_is_refused_with_the_way_out(run, nested, columns, said):
+    Path("v.yaml").write_text(NESTED % columns)
+    code, out, _ = run("check", "v.yaml")
+    assert code == 1
+    assert said in out
+    assert "dim_shops" not in out  # no such table is there
+    if not columns:
+        assert "Declare the columns without it: `columns` of the dimension" in out
+    Path("v.yaml").write_text(NESTED % ", columns: 'shop INT, town STRING'")
+    assert run("check", "v.yaml")[0] == 0
+
+
+NESTED = """
+name: v
+stream: {format: csv, path: sales.csv, id: [id], columns: 'id INT, shop INT', options: {sep: ;}}
+dimensions:
+  shops: {dimension: {path: shops.parquet%s}, on: shop, columns: [], max_unmatched: 0.5}
+fact_table: fact_v
+"""
+
+
 REFUSED = {
     "a member inferred from a part of its key": (
         STAR.replace("on: sku,", "on: sku, business_key: [sku, name], late: infer,"),
@@ -314,6 +392,69 @@ REFUSED = {
         "within",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("fact_table", "said"),
+    [
+        ("load_batches", "'fact_table' must not be one of Semistream's own tables"),
+        ("unmatched", "'fact_table' must not be one of Semistream's own tables"),
+        ("dim_product", "'fact_table' must not be the table of a dimension"),
+        ("customers", "'fact_table' must not be an existing table that is no fact table"),
+    ],
+)
+def test_a_table_of_another_kind_is_no_fact_table(run, star, fact_table, said):
+    with connect(Paths.from_environment().warehouse_url).begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE customers (id INTEGER)")
+    job = STAR.replace("0.05%s", "0.5")
+    (star / "star.yaml").write_text(re.sub("fact_table: .*", f"fact_table: {fact_table}", job))
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1
+    assert said in out
+    code, _, err = run("load", "star.yaml")
+    assert code == 2
+    assert said in err
+    assert "Choose another name" in err
+    assert not [*star.rglob("*.arrow")]  # nothing is provisioned
+
+
+def test_a_dimension_that_another_job_declares_otherwise_is_refused_by_a_check(run, star):
+    job = STAR.replace("0.05%s", "0.5")
+    (star / "star.yaml").write_text(job)
+    assert run("provision", "star.yaml")[0] == 0
+    other = job.replace("on: sku,", "on: sku, max_rejected: 0.5,")
+    (star / "other.yaml").write_text(other)
+    code, out, _ = run("check", "other.yaml")
+    assert code == 1
+    assert "'dimension product' must be declared the same way in" in out
+    code, _, err = run("load", "other.yaml")
+    assert code == 2
+    assert "must be declared the same way" in err
+
+
+@pytest.mark.parametrize("name", ["../x", '"a b;drop"', "''"])
+def test_a_name_that_a_load_refuses_is_refused_when_the_job_is_read(run, star, name):
+    job = STAR.replace("0.05%s", "0.5")
+    (star / "star.yaml").write_text(re.sub("name: .*", f"name: {name}", job, count=1))
+    for command, expected in (("check", 1), ("provision", 2)):
+        code, out, err = run(command, "star.yaml")
+        assert code == expected
+        assert "'name' must be at most 190 letters, digits" in out + err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("load_id", "Give it another name: columns: {name_there: other_name}"),
+        ("product_sk", "must have names that differ from the surrogate keys of the fact table"),
+    ],
+)
+def test_names_that_facts_have_anyway_are_no_names_of_added_columns(run, star, name, said):
+    job = STAR.replace("0.05%s", "0.5").replace("on: sku,", f"on: sku, columns: {{name: {name}}},")
+    (star / "star.yaml").write_text(job)
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1
+    assert said in out
 
 
 @pytest.mark.slow

@@ -222,3 +222,44 @@ def test_settings_of_two_streams_are_those_of_their_jobs(run, sales, monkeypatch
     run("load", "two.yaml", *flags)
     given = (sales / "var" / "checkpoints" / "sales" / "flags").read_text()
     assert all(flag in given.split() for flag in flags)
+
+
+def test_settings_of_the_job_are_the_defaults_of_its_load(run, sales, monkeypatch):
+    monkeypatch.setattr("semistream.pipeline.load.APP", (sys.executable, "-c", STOPPED))
+    (sales / "sales.yaml").write_text(JOB + "settings: {memory: 5MB, partitions: 3}\n")
+    assert run("load", "sales.yaml", "--partitions", "2")[0] == 1
+    flags = Path("var/checkpoints/sales/flags").read_text()
+    assert "--memory 5000000" in flags.replace("=", " ")
+    assert "--partitions 2" in flags.replace("=", " ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("{memory: many}", "'settings.memory' is wrong"),
+        ("{memry: 3MB}", "'settings.memry' is not a setting. Did you mean memory?"),
+    ],
+)
+def test_wrong_settings_of_a_job_are_refused_by_their_name(run, sales, settings, said):
+    (sales / "sales.yaml").write_text(f"{JOB}settings: {settings}\n")
+    for command, code in (("check", 1), ("load", 2), ("tune", 2)):
+        found, out, err = run(command, "sales.yaml")
+        assert found == code
+        assert said in out + err
+    assert not list(sales.glob("var/snapshots/*"))
+
+
+def test_a_check_and_tuning_take_the_memory_of_the_job(run, sales):
+    job, found = sales / "sales.yaml", dict[str, str]()
+    for given in ("", "settings: {memory: 5MB}\n"):
+        job.write_text(JOB + given)
+        found[given] = "".join(run("check", "sales.yaml")[1])
+    default, given = found.values()
+    assert "M = 64,000,000 bytes" in default
+    assert "M = 5,000,000 bytes" in given
+    assert "M = 6,000,000 bytes" in run("check", "sales.yaml", "--memory", "6MB")[1]
+    assert run("provision", "sales.yaml")[0] == 0
+    _, out, err = run("tune", "sales.yaml")
+    assert "M = 5,000,000" in out, err
+    job.write_text(JOB)
+    assert "M = 64,000,000" in run("tune", "sales.yaml")[1]

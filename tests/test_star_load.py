@@ -104,6 +104,19 @@ def test_every_algorithm_joins_several_roles(spark, sqlite_star, algorithm):
     assert sqlite_star.query("SELECT count(*) FROM load_batches WHERE matched < 0") == [(0,)]
 
 
+def test_roles_that_are_held_whole_let_no_tuple_wait(spark, sqlite_star):
+    """A further role gets fewer tuples, so that the mean of the hits would be less than all."""
+    sqlite_star.add_file(900)
+    summary = sqlite_star.run(spark, algorithm="hash-join", parameters={}, memory="64MB")
+    assert 0 < summary["matched"] < 900
+    ((hits, got),) = sqlite_star.query("SELECT sum(cache_hits), sum(rows_read) FROM load_inputs")
+    assert got < 3 * 900
+    assert summary["cache_share"] == pytest.approx(hits / got, abs=0.002)
+    assert summary["cache_share"] > 0.9
+    assert summary["longest_wait"] == 0
+    assert sqlite_star.query("SELECT max(wait_longest) FROM load_batches") == [(0,)]
+
+
 def test_eight_roles(spark, tmp_path, monkeypatch):
     """The dimension of persons in six of them."""
     for n in range(4):

@@ -59,7 +59,18 @@ def quoted(name: str) -> str:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return a type's name in Spark's DDL, or Arrow's name if Spark's DDL has none."""
+    """Return a type's name in Spark's DDL, or Arrow's name if Spark's DDL has none. A type that
+    Arrow stores in several ways, such as a time in milliseconds, has one name."""
+    if pa.types.is_dictionary(kind):
+        return type_name(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        kind = pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{quoted(f.name)}: {type_name(f.type)}' for f in kind)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{type_name(kind.key_type)}, {type_name(kind.item_type)}>"
+    if pa.types.is_nested(kind) and kind.num_fields == 1:
+        return f"ARRAY<{type_name(kind.value_type)}>"
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     return NAMES.get(kind, str(kind))

@@ -51,7 +51,7 @@ def _notifiers(value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
 
 
 class Scheduling(Settings):
-    """The settings of a job that only Airflow uses. The ledger does not keep them."""
+    """The settings of a job that the ledger does not keep. All but ``settings`` are Airflow's."""
 
     description: str = Field(
         "", description="What the job loads: the DAG's description and its page of documentation"
@@ -79,8 +79,8 @@ class Scheduling(Settings):
     )
     settings: dict[str, Any] = Field(
         {},
-        description="Settings of the job's loads in Airflow, as in the form of the load: memory, "
-        "trigger, max_wait, …",
+        description="Settings of the job's loads, which an option of the command line or the form "
+        "in Airflow replaces: memory, trigger, max_wait, …",
     )
 
 

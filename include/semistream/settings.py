@@ -171,13 +171,15 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         values = _yaml(Path(path).read_text())
     except (OSError, ValueError) as e:
-        raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
+        raise ConfigError(str(path), "must be a readable YAML file", None, str(e)) from None
     if not isinstance(values, dict):
+        kind = "a list" if isinstance(values, list) else "a single value"
         raise ConfigError(
-            "config",
-            "must be a YAML mapping of parameter to value",
             str(path),
-            "See docs/how-to/own-job.md for an example.",
+            "must be a YAML mapping of settings to values, and is "
+            + ("empty" if values is None else kind),
+            None,
+            "See docs/how-to/own-job.md for an example; `semistream init` writes one.",
         )
     # what a program of YAML 1.1 makes of ``on:``
     return {"on" if name is True else name: value for name, value in values.items()}
@@ -440,6 +442,9 @@ def parse_bytes(text: str | int) -> int:
     return int(TypeAdapter(ByteSize).validate_python(text))
 
 
+MEMORY = ByteSize(64_000_000)  # M, unless it is given
+
+
 class JoinSettings(Settings):
     """The settings of a semi-stream join that are common to all ways to run it."""
 
@@ -450,7 +455,7 @@ class JoinSettings(Settings):
         "tuples, at its best sizes",
     )
     memory: Bytes = Field(
-        ByteSize(64_000_000),
+        MEMORY,
         description="M, bytes that one job's join may hold, shared by its "
         "partitions; for instance 64MB",
     )

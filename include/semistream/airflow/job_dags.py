@@ -12,14 +12,14 @@ from semistream.airflow.files_trigger import FILES, FilesTrigger
 from semistream.airflow.forms import job_form
 from semistream.airflow.notifying import deadline_alert
 from semistream.airflow.operators import table_asset
-from semistream.airflow.task_group import SemistreamTaskGroup, checked_settings
+from semistream.airflow.task_group import SemistreamTaskGroup
 from semistream.data_files import is_remote
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
 from semistream.scheduling import NO_SCHEDULE, ON_FILES
 from semistream.settings import read_yaml
-from semistream.streaming.settings import NAME
+from semistream.streaming.settings import checked_settings
 from semistream.yaml_lines import line_of
 
 PRESETS = ("@once", "@continuous")  # Airflow's presets that are no cron expressions
@@ -45,10 +45,6 @@ def _dag(job: AnyJob, file: Path) -> DAG:
     if job.deadline and not job.notify:
         raise ConfigError(
             "deadline", "needs notify", job.deadline, "Name a notifier, or leave it out."
-        )
-    if not NAME.fullmatch(job.name):
-        raise ConfigError(
-            "name", "must be letters, digits, '_', '.' and '-'", job.name, "Give a simple name."
         )
     checked_settings(job, str(file), job.settings)
     with DAG(

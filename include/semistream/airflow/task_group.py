@@ -21,10 +21,9 @@ from semistream.airflow.operators import (
     places,
 )
 from semistream.airflow.retries import RETRIES
-from semistream.errors import ConfigError
 from semistream.job import AnyJob, Job
 from semistream.paths import Paths
-from semistream.streaming.settings import LoadSettings, StreamStreamSettings
+from semistream.streaming.settings import checked_settings
 from semistream.workloads.jobs import SHIPPED, job_file
 
 
@@ -122,14 +121,3 @@ def find_job(job: str | Path) -> str:
     name of a shipped job, or the path of the file that is found here."""
     name = str(job)
     return name if name in SHIPPED else str(job_file(job, Paths.from_environment()).absolute())
-
-
-def checked_settings(job: AnyJob, file: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a job's load. Raises ConfigError for a wrong setting, under the name
-    that the setting has in the job's file."""
-    kind = LoadSettings if isinstance(job, Job) else StreamStreamSettings
-    try:
-        kind.load({**given, "job": file})
-    except ConfigError as e:
-        raise ConfigError(f"settings.{e.parameter}", e.constraint, e.value, e.remedy) from None
-    return given

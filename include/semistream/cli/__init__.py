@@ -83,15 +83,36 @@ def _run(command: Command, arguments: Namespace) -> int:
             if (missing := missing_extra(e)) is None:
                 raise
             code, said = 2, str(missing)
-        elif isinstance(e, (SemistreamError, OSError)):
+        elif isinstance(e, SemistreamError):
             code, said = 1, f"Failed: {e}"
+        elif isinstance(e, OSError):
+            code, said = 1, f"Failed: {e}.{_remedy(str(e))}"
         else:
-            from sqlalchemy.exc import DBAPIError  # takes a while to import
+            from sqlalchemy import make_url  # takes a while to import
+            from sqlalchemy.exc import DBAPIError
+
+            from semistream.paths import Paths
 
             if not isinstance(e, DBAPIError):
                 raise
-            code, said = 1, f"Failed: {e.orig}"
+            where = make_url(Paths.from_environment().warehouse_url).render_as_string()
+            code, said = 1, f"Failed: {e.orig} (warehouse: {where}).{_remedy(str(e.orig))}"
     from rich.console import Console
 
     Console(stderr=True, highlight=False, soft_wrap=True).print(said, style="red", markup=False)
     return code
+
+
+# what an operating system or SQLite says of a place where nothing can be written, and the remedy
+REMEDIES = (
+    (("No space left", "Disk quota", "is full"), " Make room there, and run the command again."),
+    (
+        ("Read-only", "readonly", "Permission denied", "unable to open database"),
+        " Allow this user to write there, or set SEMISTREAM_HOME to another directory.",
+    ),
+)
+
+
+def _remedy(said: str) -> str:
+    """Return what helps where a place cannot be written; "" for other errors."""
+    return next((remedy for words, remedy in REMEDIES if any(w in said for w in words)), "")

@@ -91,10 +91,10 @@ def cast_cells(
         bad = np.array(positions, np.int64)
     except pa.ArrowNotImplementedError:
         raise ConfigError(
-            "types",
-            f"must be types that {column.type} can become",
-            str(kind),
-            "Choose another type.",
+            "columns, types",
+            f"must give each column a type that {type_name(column.type)} can become",
+            type_name(kind),
+            "Choose another type, or leave the column out where the columns are named.",
         ) from None
     if not exact and texts and pa.types.is_floating(kind):
         bad = np.union1d(bad, _beyond(column, cast))

@@ -70,7 +70,8 @@ class DetectedFile:
 
     options, formats: as a job declares them; rows: some of the rows, in the detected types, spread
     over the files; rejected: rows of this sample that cannot be read; whole: whether the sample has
-    all rows; size: bytes of all files; notes: remarks for the user, by column.
+    all rows; notes: remarks for the user, by column; retyped: whether a column has another type
+    than was detected.
     """
 
     path: Path
@@ -83,6 +84,7 @@ class DetectedFile:
     whole: bool
     texts: pa.Table | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
+    retyped: bool = False
 
     @property
     def name(self) -> str:
@@ -106,14 +108,17 @@ class DetectedFile:
         plain = pa.types.is_string(values.type) or pa.types.is_integer(values.type)
         return self.written(column) if plain else values.cast(pa.string())
 
-    def with_text(self, column: str) -> DetectedFile:
-        """Return the file with a column that is read as texts, which a key with leading zeros
-        needs."""
-        at = self.columns.index(column)
-        field_ = pa.field(column, pa.string())
-        rows = self.rows.set_column(at, field_, pa.chunked_array([self.written(column)]))
+    def with_type(self, column: str, kind: pa.DataType) -> DetectedFile:
+        """Return the file with a column that is read as another type: as texts, which a key with
+        leading zeros needs, or as the integers that all of its texts are."""
+        at, values = self.columns.index(column), self.written(column)
+        if not pa.types.is_string(kind):
+            values = pc.utf8_trim_whitespace(values).cast(kind)
         return replace(
-            self, rows=rows, formats={k: f for k, f in self.formats.items() if k != column}
+            self,
+            rows=self.rows.set_column(at, pa.field(column, kind), pa.chunked_array([values])),
+            formats={k: f for k, f in self.formats.items() if k != column},
+            retyped=True,
         )
 
 

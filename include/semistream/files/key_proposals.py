@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ SURE = 0.6  # score from which a proposal is made without a doubt
 ID_NAME = re.compile(
     r"(^|[_\W])(id|nr|no|key|code|number|nummer|uuid|sk|pk)$|id$|nr$", re.IGNORECASE
 )
+INTEGER = r"^-?\d{1,18}$"
 NEARLY = 0.95  # share of distinct values from which a column with such a name is proposed as id
 
 
@@ -50,8 +51,8 @@ class KeyProposal:
     master row, in any notation; tuples: the number of looked-up tuples; distinct: number of
     distinct keys divided by the number of the master's rows; business_key: columns that identify a
     master row, if the key does not; formats: the formats, by stream column, including the normal
-    forms that the keys need; stream_texts, master_texts: columns to be read as texts; others:
-    further pairs that match.
+    forms that the keys need; stream_texts, master_texts: columns to be read as texts;
+    stream_integers: columns to be read as integers; others: further pairs that match.
     """
 
     on: dict[str, str]
@@ -63,6 +64,7 @@ class KeyProposal:
     formats: dict[str, ColumnFormat] = field(default_factory=dict)
     stream_texts: tuple[str, ...] = ()
     master_texts: tuple[str, ...] = ()
+    stream_integers: tuple[str, ...] = ()
     others: tuple[Pair, ...] = ()
 
     @property
@@ -236,9 +238,12 @@ def _with_forms(
 ) -> KeyProposal:
     """Return the key with the types and normal forms that its columns need to match exactly, and
     with the share that then matches."""
-    ours, their_texts, columns = [], [], []
+    ours, their_texts, integers, columns = [], [], [], []
     for s, m in key.on.items():
         kinds = stream.rows.schema.field(s).type, master.rows.schema.field(m).type
+        if _stored_as_integers(master, kinds[1]) and _are_integers(stream, s):
+            integers.append(s)
+            continue
         if not _one_type(*kinds):
             ours.append(s)
             their_texts.append(m)
@@ -248,6 +253,8 @@ def _with_forms(
             for of, c in ((stream, s), (master, m))
         ]
         columns.append([sides[0].take(rows), sides[1]])
+    if not columns:
+        return replace(key, stream_integers=tuple(integers))
     if not all(pa.types.is_string(c[0].type) for c in columns):
         columns = [
             [side if pa.types.is_string(side.type) else side.cast(pa.string()) for side in c]
@@ -264,8 +271,22 @@ def _with_forms(
             },
             "stream_texts": tuple(ours),
             "master_texts": tuple(their_texts),
+            "stream_integers": tuple(integers),
         }
     )
+
+
+def _stored_as_integers(of: DetectedFile, kind: pa.DataType) -> bool:
+    """Return whether a file itself has integers, where CSV and JSON only have texts of them."""
+    return bool(of.kind == "parquet" and pa.types.is_integer(kind))
+
+
+def _are_integers(of: DetectedFile, column: str) -> bool:
+    """Return whether a column of texts has only integers, perhaps with leading zeros."""
+    if not pa.types.is_string(of.rows.schema.field(column).type):
+        return False
+    texts = pc.utf8_trim_whitespace(of.written(column)).drop_null()
+    return bool(len(texts) and pc.all(pc.match_substring_regex(texts, INTEGER)).as_py())
 
 
 def _comparable(

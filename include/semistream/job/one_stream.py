@@ -82,6 +82,20 @@ class Job(Scheduling):
         return self
 
     @model_validator(mode="after")
+    def _no_column_named_as_a_surrogate_key(self) -> Self:
+        taken = {role.surrogate_key for role in self.roles}
+        for role in self.roles:
+            for column, name in role.columns.items():
+                if name in taken and column != role.dimension.surrogate_key:
+                    raise ConfigError(
+                        f"dimensions.{role.name}.columns",
+                        "must have names that differ from the surrogate keys of the fact table",
+                        name,
+                        "Give the column another name.",
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _expected_of_its_roles(self) -> Self:
         self.expect.check_roles(tuple(self.dimensions))
         return self
@@ -99,6 +113,10 @@ class Job(Scheduling):
     @property
     def roles(self) -> tuple[Role, ...]:
         return tuple(self.dimensions.values())
+
+    @property
+    def dimension_names(self) -> tuple[str, ...]:
+        return tuple(role.dimension.name for role in self.roles)
 
     def role(self, name: str) -> Role:
         """Return the role of this name; the first role for "". Raises ConfigError."""

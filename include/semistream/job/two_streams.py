@@ -175,6 +175,10 @@ class StreamStreamJob(Scheduling):
         columns."""
         return {n: f"right_{n}" if side and f"right_{n}" in columns else n for n in names}
 
+    @property
+    def dimension_names(self) -> tuple[str, ...]:
+        return ()
+
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return the fact table's columns that identify the tuples from which a row was joined."""
         return tuple(

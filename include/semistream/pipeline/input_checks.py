@@ -76,13 +76,19 @@ def stream_schema(spec: StreamSpec) -> pa.Schema | None:
 def dimension_schema(joined: JoinedDimension, engine: Engine, url: str | None) -> pa.Schema:
     """Return the columns of a dimension, with the types that its table has or will have. Raises
     ConfigError for rows that cannot be read or do not fit the table."""
-    dimension, known = joined.dimension, None
-    with engine.connect() as connection:
-        if inspect(connection).has_table(masters.name):
-            row = master_row(connection, dimension.name)
-            known = None if row is None else decode_schema(row.arrow_schema).remove(0)
+    dimension, provisioned = joined.dimension, provisioned_schema(engine, joined.dimension.name)
+    known = None if provisioned is None else provisioned.remove(0)
     known = known or (parse_ddl(dimension.columns) if dimension.columns else None)
     return open_rows(dimension, joined.key_columns, engine, url, known).schema
+
+
+def provisioned_schema(engine: Engine, name: str) -> pa.Schema | None:
+    """Return the columns of a dimension's table; None if it was not provisioned yet."""
+    with engine.connect() as connection:
+        if not inspect(connection).has_table(masters.name):
+            return None
+        row = master_row(connection, name)
+    return None if row is None else decode_schema(row.arrow_schema)
 
 
 def problems(

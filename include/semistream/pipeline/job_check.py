@@ -14,7 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
 from semistream import workloads
 from semistream.column_format import key_forms
@@ -31,20 +33,21 @@ from semistream.master.publish import current_manifest, publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
-from semistream.pipeline.input_checks import problems, stream_schema
+from semistream.pipeline.input_checks import problems, provisioned_schema, stream_schema
 from semistream.pipeline.load_prediction import RolePrediction, predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
+from semistream.provisioning.dimensions import check_declaration
 from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
-from semistream.streaming.settings import StreamStreamSettings
+from semistream.streaming.settings import StreamStreamSettings, checked_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import as_batch, stream_sample
 from semistream.warehouse import connect
-from semistream.warehouse.tables import dimension_table
+from semistream.warehouse.tables import check_fact_table, dimension_table
 from semistream.workloads.jobs import JoinedDimension
 
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
@@ -143,16 +146,27 @@ class JobCheck:
 
 def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
     """Check a job. Errors in the job become findings of the result, and are not raised."""
-    found = JobCheck(settings.job, memory=int(settings.memory))
-    found.divide(settings.partitions or _cores())
+    found = JobCheck(settings.job)
     try:
         job = workloads.load_any_job(settings.job, places)
+        settings = _of_load(settings, checked_settings(job, settings.job, job.settings))
     except ConfigError as e:
         found.add("error", "job", str(e))
         return found
-    found.job = job.name
+    found.job, found.memory = job.name, int(settings.memory)
+    found.divide(settings.partitions or _cores())
     _Check(settings, job, places, found, progress).run()
     return found
+
+
+def _of_load(given: CheckSettings, of_job: Mapping[str, Any]) -> CheckSettings:
+    """Return the settings of a check, where those of the job's load are the defaults. A longest
+    wait is predicted only for a rate, which only a check has."""
+    known = {"memory", "partitions", "join_type", *(("max_wait",) if given.rate else ())}
+    defaults = {name: value for name, value in of_job.items() if name in known}
+    return CheckSettings.load(
+        defaults | {name: getattr(given, name) for name in given.model_fields_set}
+    )
 
 
 @dataclass
@@ -178,6 +192,7 @@ class _Check:
                 self._stream(name, spec)
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
+        self._tables()
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
@@ -194,6 +209,35 @@ class _Check:
             self.found.add("error", "job", str(error))
         if self.found.ok and self.samples and self.samples[0].num_rows:
             self._predict(self.job, self.samples[0])
+
+    def _tables(self) -> None:
+        """Check that the warehouse can have the job's tables: its fact table, and its dimensions as
+        they are declared. Nothing is made where there is no warehouse yet."""
+        engine = self._warehouse()
+        try:
+            check_fact_table(self.job.fact_table, self.job.dimension_names, engine)
+            if engine is not None and isinstance(self.job, Job):
+                for joined in workloads.load_dimensions(self.settings.job, self.places):
+                    check_declaration(joined, provisioned_schema(engine, joined.dimension.name))
+        except ConfigError as e:
+            self.found.add("error", "job", str(e))
+
+    def _warehouse(self) -> Engine | None:
+        if not self._has_warehouse():
+            return None
+        engine = connect(self.places.warehouse_url)
+        try:
+            engine.connect().close()
+        except DBAPIError as e:
+            self.found.add(
+                "warning", "job", f"the warehouse's tables are not looked at: {e.orig or e}"
+            )
+            return None
+        return engine
+
+    def _has_warehouse(self) -> bool:
+        url = make_url(self.places.warehouse_url)
+        return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
 
     def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
         self.progress("predicting", 0, None)
@@ -403,8 +447,7 @@ class _Check:
     def _open(self, joined: JoinedDimension) -> Any:
         dimension, engine = joined.dimension, None
         if dimension.table is not None:
-            url = make_url(self.places.warehouse_url)
-            if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+            if not self._has_warehouse():
                 raise ConfigError(
                     "table",
                     "must be in a warehouse that exists",

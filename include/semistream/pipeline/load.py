@@ -9,13 +9,14 @@ from typing import Any
 
 from semistream import interrupts, workloads
 from semistream.errors import ConfigError, RefusedSetting, SemistreamError
-from semistream.job import Job
+from semistream.job import AnyJob, Job
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
 from semistream.pipeline.input_checks import check_inputs
 from semistream.progress import Progress
 from semistream.settings import Publishing
 from semistream.streaming.settings import AppSettings, LoadSettings
+from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.status import read_status, request_stop
 from semistream.workloads.jobs import dimension_file
 
@@ -40,9 +41,11 @@ def load(
             job = settings.with_source(job)
             for role in job.roles:
                 role.check_late(settings.join_type)
+        _check_fact_table(settings, job, places)
         for line in provision(settings.job, places, progress, memory=memory, job=job):
             say(line)
     else:
+        _check_fact_table(settings, job, places)
         workloads.prepare_target(settings.job, places, progress)
     if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places):
         say(f"{settings.name()}: nothing new to load")
@@ -52,6 +55,17 @@ def load(
             raise SemistreamError(f"{settings.name()} was stopped before its first batch.")
     progress("proof", 0, None)
     return steps.verify(settings.name(), places, since_last=True, sample=1000)
+
+
+def _check_fact_table(settings: AppSettings, job: AnyJob, places: Paths) -> None:
+    """Raise ConfigError if the warehouse cannot have the job's fact table, before its dimensions
+    are provisioned."""
+    from semistream.warehouse import open_warehouse
+    from semistream.warehouse.tables import check_fact_table
+
+    if sink_kind(settings.sink).in_warehouse:
+        with open_warehouse(places.warehouse_url) as engine:
+            check_fact_table(job.fact_table, job.dimension_names, engine)
 
 
 def _run(

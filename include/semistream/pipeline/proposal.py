@@ -4,9 +4,11 @@ of their columns, and the keys by which they are joined."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from semistream.files.column_facts import column_facts
 from semistream.files.detection import DetectedFile, detect
 from semistream.files.key_proposals import Ids, KeyProposal, given_key, identifying, propose_key
 from semistream.settings import pair_words, pairs
+from semistream.warehouse.types import stored_type
 
 STREAM_ROWS, MASTER_ROWS = 50_000, 1_000_000  # the most rows that are read
 SAMPLE_BYTES = 128_000_000  # the most bytes of rows of each file that are held
@@ -92,8 +95,8 @@ class Proposal:
                 )
             if 1 - key.rate > MOST_UNMATCHED:
                 yield (
-                    f"{role.name}: {1 - key.rate:.0%} of the tuples have no row: the proof fails "
-                    f"above max_unmatched, {MOST_UNMATCHED}"
+                    f"{role.name}: {1 - key.rate:.0%} of the tuples have no row: check its key; "
+                    f"the proof fails above max_unmatched, {_limit(key.rate)}"
                 )
             for pair in key.others:
                 yield (
@@ -181,12 +184,12 @@ class Proposal:
             yield (
                 f"# {1 - key.distinct:.1%} of the rows have another one's key: the last is taken"
             )
-        added = [c for c in of.columns if c not in key.on.values()]
+        added = [c for c in _storable(of).names if c not in key.on.values()]
         yield f"columns: {_flow(added)}  # that the facts get; renamed: {{name: product_name}}"
         yield "join_type: inner  # left: a tuple without a row is loaded, too, with nulls"
         yield (
-            f"max_unmatched: {_limit(key.rate)}  # share of the tuples that may have no row; the "
-            "proof fails above it"
+            f"max_unmatched: {_limit(key.rate)}  # share of the tuples that may have no row, with "
+            f"room above the {1 - key.rate:.1%} that have none; the proof fails above it"
         )
 
 
@@ -242,9 +245,11 @@ def _with_keys(
     for role in roles:
         master = role.master
         for s in role.key.stream_texts:
-            stream = stream.with_text(s)
+            stream = stream.with_type(s, pa.string())
         for m in role.key.master_texts:
-            master = master.with_text(m)
+            master = master.with_type(m, pa.string())
+        for s in role.key.stream_integers:
+            stream = stream.with_type(s, pa.int64())
         stream = replace(stream, formats=stream.formats | role.key.formats)
         # a form that one side declares applies to both sides, and also to the roles after this one
         out.append(replace(role, master=master))
@@ -331,8 +336,21 @@ def _written(of: DetectedFile) -> Iterator[str]:
         unfit = f"; {f.unparsable:,} unparsable" if f.unparsable else ""
         examples = ", ".join(" ".join(e.split()) for e in f.examples)
         yield f"# {f.name:{widths[0]}}  {f.type:{widths[1]}}  {examples}{nulls}{unfit}".rstrip()
-    if of.kind != "parquet" and not any(pa.types.is_nested(f.type) for f in of.rows.schema):
-        yield f"columns: {_scalar(to_ddl(pa.schema([_wide(of.rows, f) for f in of.rows.schema])))}"
+    storable = _storable(of)
+    if nested := [f.name for f in facts if f.name not in storable.names]:
+        yield f"# left out, as no database column can hold them: {', '.join(nested)}"
+    if of.kind != "parquet" or len(storable) < len(facts) or of.retyped:
+        yield f"columns: {_scalar(to_ddl(storable))}"
+
+
+def _storable(of: DetectedFile) -> pa.Schema:
+    """Return the columns that a job declares, in the types in which they are stored: without those
+    that no database column can hold, such as nested ones."""
+    fields = list[pa.Field]()
+    for field in of.rows.schema:
+        with suppress(ConfigError):
+            fields.append(_wide(of.rows, field.with_type(stored_type(field.name, field.type))))
+    return pa.schema(fields)
 
 
 def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
@@ -348,11 +366,9 @@ def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
 
 
 def _limit(rate: float) -> float:
-    """Return a limit for the share of unmatched tuples that is at least twice their present share.
-    rate: the share of matched tuples."""
-    return next(
-        limit for limit in (0.01, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= min(2 * (1 - rate), 1)
-    )
+    """Return a limit for the share of unmatched tuples: their present share and a quarter more, in
+    hundredths. rate: the share of matched tuples."""
+    return min(math.floor(125 * (1 - rate)) + 1, 100) / 100
 
 
 def _form(column: str, form: ColumnFormat) -> str:

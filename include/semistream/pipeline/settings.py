@@ -8,7 +8,7 @@ from pydantic import ByteSize, Field, model_validator
 
 from semistream.column_format import Formats
 from semistream.errors import ConfigError
-from semistream.settings import Bytes, JoinType, Names, Pairs, Settings, Types
+from semistream.settings import MEMORY, Bytes, JoinType, Names, Pairs, Settings, Types
 
 INPUT = (
     "a CSV, JSON lines or Parquet file, a directory of such files, a published snapshot's "
@@ -74,8 +74,7 @@ class CheckSettings(Settings):
 
     job: str = Field(description="What is checked: a shipped job, or a job's name or YAML file")
     memory: Bytes = Field(
-        ByteSize(64_000_000),
-        description="M, bytes that the load's join may hold, for instance 64MB",
+        MEMORY, description="M, bytes that the load's join may hold, for instance 64MB"
     )
     partitions: int = Field(
         0, ge=0, le=4096, description="P, join operators side by side; 0: one a core"

@@ -155,6 +155,12 @@ def verify(
     limits = workloads.load_any_job(job, places) if job else None
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         checkpoint = Path(checkpoint_of(connection, app) or places.checkpoints / app)
+        has_committed = app in committed_apps(connection)
+    if not has_committed and drivers.is_alive(checkpoint):
+        raise SemistreamError(
+            f"Nothing is loaded yet that could be proven: the first load of {app} is running, and "
+            f"has committed no batch. See `semistream status {app}`, and verify it when it has."
+        )
     result = quality.verify(
         places.warehouse_url,
         app,

@@ -96,7 +96,7 @@ def provision(
     with engine.connect() as connection:
         row = master_row(connection, name)
     known = None if row is None else decode_schema(row.arrow_schema)
-    _check_declaration(joined, known)
+    check_declaration(joined, known)
     declared = parse_ddl(dimension.columns) if dimension.columns else None
     former = forms_of(known) if known is not None else {}
     keyed = list(dict.fromkeys((*joined.key_columns, *former)))
@@ -146,7 +146,7 @@ def provision(
         raise
 
 
-def _check_declaration(joined: JoinedDimension, known: pa.Schema | None) -> None:
+def check_declaration(joined: JoinedDimension, known: pa.Schema | None) -> None:
     """Raise ConfigError if another file, from which the dimension was provisioned before, still
     declares the dimension differently."""
     former = ((known.metadata or {}).get(DECLARED, b"") if known is not None else b"").decode()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from sqlalchemy import BigInteger, Engine, Table, func, select
 
 from semistream.column_format import ColumnFormat
+from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.job import Dimension
 from semistream.keys import JoinKeys, canonical_type
@@ -96,6 +97,7 @@ def _open_files(
     dimension: Dimension, keyed: Collection[str], path: Path, known: pa.Schema | None
 ) -> MasterRows:
     # imported only here: they import Numba, which reading a dimension does not need
+    from semistream.files.csv_source import CsvSource
     from semistream.files.formats import check_formats
     from semistream.files.json_source import JsonSource
     from semistream.files.opening import open_source
@@ -103,8 +105,14 @@ def _open_files(
     source = open_source("master", path, formats=dimension.formats, options=dimension.options)
     source.assign_types()
     schema = _checked(
-        dimension, keyed, source.schema, known, leave_out=isinstance(source, JsonSource)
+        dimension,
+        keyed,
+        source.schema,
+        known,
+        lacks=isinstance(source, JsonSource),
+        more=not isinstance(source, CsvSource),
     )
+    source.only([name for name in source.schema.names if name in schema.names])
     source.read_as(schema, schema.names if dimension.columns else ())
     check_formats(schema, dimension.formats, "master")
 
@@ -155,18 +163,33 @@ def _checked(
     keyed: Collection[str],
     found: pa.Schema,
     known: pa.Schema | None,
-    leave_out: bool = False,
+    lacks: bool = False,
+    more: bool = True,
 ) -> pa.Schema:
-    """Return the schema in which rows are stored. leave_out: whether a known column may be missing,
-    in which case it is null, because JSON objects may omit keys."""
-    where = dimension.path or dimension.table
-    different = (
-        set()
-        if known is None
-        else set(found.names) - set(known.names)
-        if leave_out
-        else set(known.names) ^ set(found.names)
-    )
+    """Return the schema in which rows are stored: of the columns found, those that the dimension
+    declares, or all.
+
+    lacks: whether a known column may be missing, in which case it is null, because JSON objects may
+    omit keys; more: whether columns may be found that are not declared. Raises ConfigError for
+    other columns.
+    """
+    where, has = dimension.path or dimension.table, set(found.names)
+    declared = set(parse_ddl(dimension.columns).names) if dimension.columns else None
+    if declared is not None:
+        lacking, new = (set() if lacks else declared - has), (set() if more else has - declared)
+        if lacking or new:
+            raise ConfigError(
+                f"dimension {dimension.name}.columns",
+                f"must name columns of {where}"
+                if lacking
+                else f"must name all columns of {where}, as it is CSV",
+                sorted(lacking or new),
+                f"It has: {', '.join(found.names)}.",
+            )
+        has = declared
+    different = set()
+    if known is not None:
+        different = has - set(known.names) if lacks and declared is None else has ^ set(known.names)
     if different:
         raise ConfigError(
             f"dimension {dimension.name}",

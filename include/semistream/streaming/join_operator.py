@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from semistream.job import SIDES, surrogate_key
 from semistream.joins import JoinState
+from semistream.joins.hash_join import HashJoin
 from semistream.joins.star import RoleJoin, Star, StarOutput
 from semistream.joins.waits import Waits
 from semistream.reasons import Reason
@@ -223,7 +224,15 @@ class SemiStreamOperator:
             self._input(each, of, nothing if number else refused, state)
             for number, (each, of, state) in enumerate(zip(joins, work, states, strict=True))
         )
-        waited = [of for of in work if of.finished]
+        # a role that is held whole lets none wait
+        waited = [
+            of
+            for each, of in zip(joins, work, strict=True)
+            if of.finished and not (len(joins) > 1 and isinstance(each.join, HashJoin))
+        ]
+        finished = any(of.finished for of in work)
+        reads = sum(of.done("rows_read") for of in work)
+        hits = sum(of.done("cache_hits") for of in work)
         disk_tuples = sum(of.done("disk_tuples_read") for of in work)
         master_tuples = sum(each.join.master.tuple_count for each in joins)
         return replace(
@@ -233,16 +242,16 @@ class SemiStreamOperator:
             # a further role's tuples were matched by the role before it
             matched=sum(i.matched for i in inputs) - sum(i.rows_read for i in inputs[1:]),
             output_rows=work[-1].rows(joins[-1]),
-            # the mean over the roles, so that the count remains a share of the tuples
-            cache_hits=sum(of.done("cache_hits") for of in work) // len(work),
+            # as a share of the tuples that the roles have got, of which a further role gets fewer
+            cache_hits=round(inputs[0].rows_read * hits / reads) if reads else 0,
             disk_tuples_read=disk_tuples,
             bytes_read=sum(of.done("bytes_read") for of in work),
             r_cycles=disk_tuples / max(master_tuples, 1),
             seconds=sum(of.done("seconds") for of in work),
             # an upper bound if there are several roles: a tuple that waits longest in one may have
             # waited less in another
-            wait_median=sum(of.waits.median(of.finished) for of in waited) if waited else None,
-            wait_longest=sum(of.waits.longest for of in waited) if waited else None,
+            wait_median=sum(of.waits.median(of.finished) for of in waited) if finished else None,
+            wait_longest=sum(of.waits.longest for of in waited) if finished else None,
             memory_peak=self.star.memory_peak,
             memory=self.star.memory,
         )

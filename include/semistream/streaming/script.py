@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from semistream import interrupts
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import AnyJob, StreamStreamJob
+from semistream.job import AnyJob
 from semistream.paths import Paths
 from semistream.resident import spare_pandas
 from semistream.streaming.session import silence, start_session
-from semistream.streaming.settings import AppSettings, LoadSettings, StreamStreamSettings
+from semistream.streaming.settings import AppSettings, settings_kind
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
 
@@ -74,11 +74,6 @@ def _run(settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile) 
             return
         with opened as spark:
             print(describe(app.run(spark)))
-
-
-def settings_kind(job: AnyJob) -> type[AppSettings]:
-    """Return the class of the settings with which a job is loaded."""
-    return StreamStreamSettings if isinstance(job, StreamStreamJob) else LoadSettings
 
 
 def main() -> int:

@@ -6,14 +6,15 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from semistream.column_format import declared
 from semistream.durations import seconds_of
 from semistream.errors import ConfigError
-from semistream.job import Job
+from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.paths import Paths
 from semistream.settings import (
+    MEMORY,
     PASSWORD,
     SECRET,
     Bytes,
@@ -23,9 +24,9 @@ from semistream.settings import (
     pairs,
     read_yaml,
 )
+from semistream.workloads.jobs import check_name
 
 AVAILABLE_NOW = "availableNow"
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
 
 
 def _trigger(value: str) -> str:
@@ -46,13 +47,8 @@ def _trigger(value: str) -> str:
 
 
 def _app(value: str) -> str:
-    if value and not NAME.fullmatch(value):
-        raise ConfigError(
-            "app",
-            "must be at most 190 letters, digits, '_', '.' and '-', and not begin with '.'",
-            value,
-            "Give a simple name.",
-        )
+    if value:
+        check_name("app", value)
     return value
 
 
@@ -242,7 +238,7 @@ class StreamStreamSettings(AppSettings):
         "which knows no constraints of the streams",
     )
     memory: Bytes = Field(
-        ByteSize(64_000_000),
+        MEMORY,
         description="M, bytes that the join may hold, "
         "shared by its partitions; what does "
         "not fit waits on local disk",
@@ -283,3 +279,18 @@ class AnyLoadSettings(LoadSettings):
     @property
     def auto(self) -> bool:
         return False  # not known before the job is: of two streams, no algorithm is auto
+
+
+def settings_kind(job: AnyJob) -> type[AppSettings]:
+    """Return the class of the settings with which a job is loaded."""
+    return StreamStreamSettings if isinstance(job, StreamStreamJob) else LoadSettings
+
+
+def checked_settings(job: AnyJob, file: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a job's load. Raises ConfigError for a wrong setting, under the name
+    that the setting has in the job's file."""
+    try:
+        settings_kind(job).load({**given, "job": file})
+    except ConfigError as e:
+        raise ConfigError(f"settings.{e.parameter}", e.constraint, e.value, e.remedy) from None
+    return given

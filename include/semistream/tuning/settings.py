@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, ByteSize, Field
+from pydantic import BeforeValidator, Field
 
 from semistream.column_format import Formats
 from semistream.files.settings import Format
-from semistream.settings import Bytes, Names, Pairs, Settings, names
+from semistream.settings import MEMORY, Bytes, Names, Pairs, Settings, names
 
 Budgets = Annotated[tuple[Bytes, ...], BeforeValidator(names)]
 
@@ -47,7 +47,7 @@ class TuneSettings(Settings):
         "can join with the master data",
     )
     memory: Budgets = Field(
-        (ByteSize(4_000_000),),
+        (MEMORY,),
         min_length=1,
         description="Memory budgets M, separated by commas, for instance 4MB,16MB",
     )

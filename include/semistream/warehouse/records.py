@@ -107,7 +107,8 @@ class LoadRecord:
     """The record of a load, which is a partition of a batch, a drain or a resolving load.
 
     rows_read, resolved, matched, output_rows: counts of the whole load, because a second dimension
-    reads only what the first one has passed on; cache_hits: with several dimensions their mean; see
+    reads only what the first one has passed on; cache_hits: with several dimensions the share of
+    hits among all that these have read, as a count of the load's tuples; see
     ``schema.load_batches`` for the other fields. closed: the number of keys whose totals the load
     has written, None if the job has no totals. Not stored: prepared, the data for the sink's
     ``commit``; read_seconds and task_seconds, the time that the task spent on reading its tuples,

@@ -121,7 +121,9 @@ def fact_table(
     """
     _avoid((*ROW_KEY, *surrogates), stream)
     added = pa.schema([f for f in added if f.name not in surrogates])
-    _avoid((*ROW_KEY, *stream.names), added)
+    _avoid(
+        (*ROW_KEY, *stream.names), added, "Give it another name: columns: {name_there: other_name}."
+    )
     _need("stream.id", id_columns, stream if surrogates else pa.schema([*stream, *added]))
     table = Table(
         name,
@@ -209,6 +211,22 @@ def fact_tables(inspector: Inspector) -> list[str]:
     )
 
 
+def check_fact_table(name: str, dimensions: Collection[str], engine: Engine | None) -> None:
+    """Raise ConfigError if a job's fact table would be a table of Semistream's own, a dimension's,
+    or an existing table that loads do not write. dimensions: names of the job's dimensions; engine:
+    the warehouse's, None if there is no warehouse yet."""
+    what = ""
+    if name.lower() in own.tables:
+        what = "one of Semistream's own tables"
+    elif name.lower() in {dimension_name(d).lower() for d in dimensions}:
+        what = "the table of a dimension"
+    elif engine is not None and inspect(engine).has_table(name):
+        columns = existing_table(engine, name).c.keys()
+        what = "" if {*ROW_KEY} <= {*columns} else "an existing table that is no fact table"
+    if what:
+        raise ConfigError("fact_table", f"must not be {what}", name, "Choose another name.")
+
+
 def existing_table(
     bind: Engine | Connection, name: str, keys: Mapping[str, str] | None = None
 ) -> Table:
@@ -286,16 +304,13 @@ def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) ->
             )
 
 
-def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
+def _avoid(
+    reserved: Sequence[str], schema: pa.Schema, remedy: str = "Rename the column in the source."
+) -> None:
     seen = {n.lower() for n in reserved}  # neither database distinguishes the case of column names
     for name in schema.names:
         if name.lower() in seen:
-            raise ConfigError(
-                "columns",
-                "must not repeat a column of the table",
-                name,
-                "Rename the column in the source.",
-            )
+            raise ConfigError("columns", "must not repeat a column of the table", name, remedy)
         seen.add(name.lower())
 
 

@@ -162,7 +162,9 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
         "columns",
         "must have types that a database column can hold",
         f"{name}: {kind}",
-        "Leave the column out, or make it a string.",
+        "Declare the columns without it: `columns` of the dimension or the stream, as "
+        "'sku STRING, price DECIMAL(10,2)', names those that are read. Or write it as a text in "
+        "the source.",
     )
 
 

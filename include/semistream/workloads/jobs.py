@@ -28,6 +28,8 @@ from semistream.paths import Paths, one_name
 from semistream.settings import read_yaml
 
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
+# names of jobs and apps, after which checkpoints are named
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
@@ -92,6 +94,7 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     except ConfigError as e:
         raise as_given(e, given) from None
     roles = () if isinstance(job, StreamStreamJob) else job.roles
+    check_name("name", job.name)
     _check_names(
         ("fact_table", job.fact_table),
         *(("dimensions", role.name) for role in roles),
@@ -281,6 +284,17 @@ def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
         )
     bases = [places.data, one_name(file.parent)]
     return dimension.model_copy(update={"path": _below(dimension.path, bases)})
+
+
+def check_name(parameter: str, value: str) -> None:
+    """Raise ConfigError for a text that is no name of a job or an app."""
+    if not NAME.fullmatch(value):
+        raise ConfigError(
+            parameter,
+            "must be at most 190 letters, digits, '_', '.' and '-', and not begin with '.'",
+            value,
+            "Give a simple name.",
+        )
 
 
 def _check_names(*named: tuple[str, str]) -> None:

@@ -15,11 +15,14 @@ def run(arguments: Namespace) -> int:
     from semistream.pipeline.load import load
     from semistream.pipeline.summary import final_summary, summary_table
     from semistream.quality import VerificationFailed
-    from semistream.streaming.script import settings_kind
+    from semistream.streaming.settings import checked_settings, settings_kind
 
     given, places = arguments.settings, Paths.from_environment()
-    kind = settings_kind(workloads.load_any_job(given.job, places))
-    settings = kind.load({name: getattr(given, name) for name in given.model_fields_set})
+    job = workloads.load_any_job(given.job, places)
+    settings = settings_kind(job).load(
+        checked_settings(job, given.job, job.settings)
+        | {name: getattr(given, name) for name in given.model_fields_set}
+    )
 
     def show() -> None:
         console.show(

@@ -29,7 +29,7 @@ from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.resolution import AT_ONCE, mark_resolved
 from semistream.warehouse.schema import inferred, load_commits, propagated, unmatched
-from semistream.warehouse.tables import ensure, existing_table, fact_table
+from semistream.warehouse.tables import check_fact_table, ensure, existing_table, fact_table
 from semistream.warehouse.types import outside_years
 
 
@@ -108,6 +108,7 @@ class SqlSink(Sink):
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
         fact = self.warehouse.fact
+        check_fact_table(fact, (), self.engine)
         table = fact_table(
             fact,
             stream,
