@@ -14,7 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy import inspect
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
 from semistream import workloads
 from semistream.column_format import key_forms
@@ -39,11 +41,15 @@ from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
+from semistream.streaming.kept_settings import check_same_job, check_same_types
 from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
+from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import as_batch, stream_sample
 from semistream.warehouse import connect
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.schema import load_commits
 from semistream.warehouse.tables import dimension_table
 from semistream.workloads.jobs import JoinedDimension
 
@@ -170,14 +176,17 @@ class _Check:
     snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
 
     def run(self) -> None:
-        known = []
-        for name, spec in zip(self.job.stream_names, self.job.streams, strict=True):
+        known = list[pa.Schema | None]()
+        for side, (name, spec) in enumerate(
+            zip(self.job.stream_names, self.job.streams, strict=True)
+        ):
             self.progress(f"reading the {name}", 0, None)
             try:
-                known.append(stream_schema(spec))
+                known.append(stream_schema(spec, former_schema(self._checkpoint, side)))
                 self._stream(name, spec)
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
+        self._loaded_before(known)
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
@@ -207,6 +216,33 @@ class _Check:
             )
         except ConfigError as e:
             self.found.add("error", "job", str(e))
+
+    def _loaded_before(self, known: Sequence[pa.Schema | None]) -> None:
+        """Check that what must stay is as in the former loads of the app of the job's name."""
+        app = self.job.name
+        engine = connect(self.places.warehouse_url) if self._has_warehouse else None
+        try:
+            if engine is not None and inspect(engine).has_table(load_commits.name):
+                check_same_job(Ledger(engine, app), self.job)
+            if len(known) == len(self.job.streams):
+                check_same_types(app, self.job, self._checkpoint, known)
+        except DBAPIError as e:
+            text = f"its former loads were not looked at, as the warehouse cannot be read: {e.orig}"
+            self.found.add("note", "job", text)
+        except SemistreamError as e:
+            self.found.add("error", "job", str(e))
+        finally:
+            if engine is not None:
+                engine.dispose()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.places.checkpoints / self.job.name
+
+    @property
+    def _has_warehouse(self) -> bool:
+        url = make_url(self.places.warehouse_url)
+        return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
 
     # ---- streams
 
@@ -403,8 +439,7 @@ class _Check:
     def _open(self, joined: JoinedDimension) -> Any:
         dimension, engine = joined.dimension, None
         if dimension.table is not None:
-            url = make_url(self.places.warehouse_url)
-            if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+            if not self._has_warehouse:
                 raise ConfigError(
                     "table",
                     "must be in a warehouse that exists",
