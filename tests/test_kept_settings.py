@@ -4,11 +4,18 @@ written, by the load as by its check."""
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 import yaml
 
 from csv_loads import COLUMNS, CsvLoad, sale
+from damage import copy
 from semistream import cli
 from semistream.errors import ConfigError
 
@@ -87,3 +94,15 @@ def test_what_may_change(load, spark, capsys):
     assert not errors(load, capsys)
     assert load.run(spark)["rows_read"] == 10
     assert load.verify()
+
+
+def test_a_verification_leaves_no_file_beside_the_warehouse(load, tmp_path):
+    """So that a copy of the warehouse's file is all of it. This process has connections of its
+    own to the first one."""
+    copy(load.home / "warehouse.db", tmp_path / "warehouse.db")
+    url = f"sqlite:///{tmp_path / 'warehouse.db'}"
+    command = [str(Path(sys.executable).with_name("semistream")), "verify", "sales"]
+    subprocess.run(command, check=True, env=os.environ | {"WAREHOUSE_URL": url})
+    assert [f.name for f in tmp_path.iterdir()] == ["warehouse.db"]
+    with closing(sqlite3.connect(tmp_path / "warehouse.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM quality_runs").fetchone()[0] > 0
