@@ -28,7 +28,7 @@ from semistream.job import Job, StreamSpec, StreamStreamJob
 from semistream.master.publish import current_manifest
 from semistream.settings import read_yaml
 from semistream.streaming.batch import join_dataframe
-from semistream.streaming.commit import check_kept
+from semistream.streaming.kept_settings import check_kept
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sources.file_reader import find_reader
 from semistream.streaming.sources.registry import find_source

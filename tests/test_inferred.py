@@ -326,6 +326,12 @@ def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
         load.execute(statement.format(*of))
         expected |= names
     assert expected <= failed(load)
+    of_fact = "SELECT id FROM fact_sales WHERE load_id = {} AND load_row = {}"
+    (((changed,),), ((unnoted,),)) = (load.query(of_fact.format(*of)) for of in open_[:2])
+    rows = {check.name: check.rows for check in verify(load).failed}
+    assert changed in {row["id"] for row in rows["inferred_open"]}
+    assert unnoted in {row["id"] for row in rows["inferred_facts"] if row["found"] is None}
+    assert not [row for each in rows.values() for row in each if any("anon" in n for n in row)]
     assert steps.rows_of("sales", load.places)["inferred"] == len(open_) + len(filled) - 1
     steps.reset("sales", load.places)
     assert load.query("SELECT * FROM inferred") == []

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import sink_loads
+from csv_loads import CsvLoad, sale
 from semistream.quality import findings
 from sink_loads import (
     BATCHES,
@@ -229,3 +230,17 @@ def test_columns_that_are_called_as_staged_ones_were(warehouse_url, tmp_path, mo
     for file in loader.directory.iterdir():
         file.unlink()
     assert "unique_ids" not in failed(check(loader))
+
+
+@pytest.mark.parametrize("length", [300, 20_000])
+def test_a_row_with_a_long_text_beside_one_that_was_edited(tmp_path, spark, length):
+    load = CsvLoad(tmp_path)
+    long = "é" * length
+    load.add("0.csv", *map(sale, range(20)), f"20,p1,1.00,1,2026-01-01 10:00:00,{long}")
+    load.run(spark, partitions=1)
+    load.alter("UPDATE fact_sales SET note = 'edited' WHERE id = 3")
+    (row,) = load.failures()["same_rows"]
+    assert (row["stream_id"], row["column"], row["new"]) == ("3", "note", "edited")
+    load.alter("UPDATE fact_sales SET note = substr(note, 2) WHERE id = 20")
+    rows = {r["stream_id"]: r for r in load.failures()["same_rows"]}
+    assert rows.keys() == {"3", "20"} and rows["20"]["column"] == "note"

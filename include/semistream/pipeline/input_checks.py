@@ -58,9 +58,9 @@ def _is_empty(spec: StreamSpec) -> bool:
     )
 
 
-def stream_schema(spec: StreamSpec) -> pa.Schema | None:
-    """Return the columns of a stream; None if only Spark can find them. Raises ConfigError for a
-    stream that cannot be read."""
+def stream_schema(spec: StreamSpec, former: pa.Schema | None = None) -> pa.Schema | None:
+    """Return the columns of a stream; None if only Spark can find them. former: those with which
+    the app began. Raises ConfigError for a stream that cannot be read."""
     if spec.format not in SOURCES and (near := get_close_matches(spec.format.lower(), SOURCES, 1)):
         raise ConfigError(
             "stream.format",
@@ -68,7 +68,7 @@ def stream_schema(spec: StreamSpec) -> pa.Schema | None:
             spec.format,
             f"Did you mean {near[0]}? Semistream reads {', '.join(SOURCES)}.",
         )
-    source = find_source(spec)
+    source = find_source(spec, former)
     source.check()
     return source.schema
 

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Engine
+from sqlalchemy import Engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
@@ -42,11 +43,15 @@ from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
+from semistream.streaming.kept_settings import check_same_job, check_same_types
 from semistream.streaming.settings import StreamStreamSettings, checked_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
+from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import as_batch, stream_sample
 from semistream.warehouse import connect
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.schema import load_commits
 from semistream.warehouse.tables import check_fact_table, dimension_table
 from semistream.workloads.jobs import JoinedDimension
 
@@ -184,15 +189,17 @@ class _Check:
     snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
 
     def run(self) -> None:
-        known = []
-        for name, spec in zip(self.job.stream_names, self.job.streams, strict=True):
+        known = list[pa.Schema | None]()
+        for side, (name, spec) in enumerate(
+            zip(self.job.stream_names, self.job.streams, strict=True)
+        ):
             self.progress(f"reading the {name}", 0, None)
             try:
-                known.append(stream_schema(spec))
+                known.append(stream_schema(spec, former_schema(self._checkpoint, side)))
                 self._stream(name, spec)
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
-        self._tables()
+        self._in_warehouse(known)
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
@@ -210,20 +217,37 @@ class _Check:
         if self.found.ok and self.samples and self.samples[0].num_rows:
             self._predict(self.job, self.samples[0])
 
-    def _tables(self) -> None:
-        """Check that the warehouse can have the job's tables: its fact table, and its dimensions as
-        they are declared. Nothing is made where there is no warehouse yet."""
+    def _in_warehouse(self, known: Sequence[pa.Schema | None]) -> None:
+        """Check what is in the warehouse already, if there is one. known: the streams' schemas."""
         engine = self._warehouse()
         try:
-            check_fact_table(self.job.fact_table, self.job.dimension_names, engine)
-            if engine is not None and isinstance(self.job, Job):
-                for joined in workloads.load_dimensions(self.settings.job, self.places):
-                    check_declaration(joined, provisioned_schema(engine, joined.dimension.name))
-        except ConfigError as e:
-            self.found.add("error", "job", str(e))
+            for check in (self._tables, partial(self._loaded_before, known)):
+                try:
+                    check(engine)
+                except SemistreamError as e:
+                    self.found.add("error", "job", str(e))
+        finally:
+            if engine is not None:
+                engine.dispose()
+
+    def _tables(self, engine: Engine | None) -> None:
+        """Check that the warehouse can have the job's tables: its fact table, and its dimensions as
+        they are declared."""
+        check_fact_table(self.job.fact_table, self.job.dimension_names, engine)
+        if engine is not None and isinstance(self.job, Job):
+            for joined in workloads.load_dimensions(self.settings.job, self.places):
+                check_declaration(joined, provisioned_schema(engine, joined.dimension.name))
+
+    def _loaded_before(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
+        """Check that what must stay is as in the former loads of the app of the job's name."""
+        app = self.job.name
+        if engine is not None and inspect(engine).has_table(load_commits.name):
+            check_same_job(Ledger(engine, app), self.job)
+        if len(known) == len(self.job.streams):
+            check_same_types(app, self.job, self._checkpoint, known)
 
     def _warehouse(self) -> Engine | None:
-        if not self._has_warehouse():
+        if not self._has_warehouse:
             return None
         engine = connect(self.places.warehouse_url)
         try:
@@ -234,10 +258,6 @@ class _Check:
             )
             return None
         return engine
-
-    def _has_warehouse(self) -> bool:
-        url = make_url(self.places.warehouse_url)
-        return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
 
     def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
         self.progress("predicting", 0, None)
@@ -251,6 +271,15 @@ class _Check:
             )
         except ConfigError as e:
             self.found.add("error", "job", str(e))
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.places.checkpoints / self.job.name
+
+    @property
+    def _has_warehouse(self) -> bool:
+        url = make_url(self.places.warehouse_url)
+        return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
 
     # ---- streams
 
@@ -447,7 +476,7 @@ class _Check:
     def _open(self, joined: JoinedDimension) -> Any:
         dimension, engine = joined.dimension, None
         if dimension.table is not None:
-            if not self._has_warehouse():
+            if not self._has_warehouse:
                 raise ConfigError(
                     "table",
                     "must be in a warehouse that exists",

@@ -119,6 +119,11 @@ def run_checkpoint(
             run_id=RunIdentifier(run_name=summary["run"], run_time=datetime.now(UTC))
         )
     finally:
+        # GX keeps a connection to SQLite open; the last one that closes removes the -wal file
+        execution = datasource.get_execution_engine()
+        with execution.get_connection() as connection:
+            connection.close()
+        execution.close()
         engine.dispose()
     identifier, result = next(iter(done.run_results.items()))
     sites = context.get_docs_sites_urls(resource_identifier=identifier, site_names=[SITE])

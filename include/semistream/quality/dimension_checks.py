@@ -56,6 +56,8 @@ def dimension_checks(
     if sizes is not None:
         yield expected_rows(sizes)
     yield surrogate_keys(scope, role)
+    if not role.alone:
+        yield lacking_rows(scope, role)
     if role.infers:
         yield inferred_facts(scope, role)
         yield inferred_open(scope, role)
@@ -94,7 +96,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
         f"{role.surrogate} of each fact names a row of {d.name}"
         + (f", and that row has the fact's own {listed(role.on)}." if pairs else ".")
         + (" A tuple without one (left join) has no master data." if role.left else ""),
-        select(*_named(scope), fk, *(f.c[s] for s, _ in pairs), *shown)
+        select(*_named(scope), fk, *(f.c[s] for s, _ in pairs if s not in scope.ids), *shown)
         .select_from(f.outerjoin(d, fk == pk))
         .where(scope.holds(f), or_(absent, and_(pk.is_not(None), other))),
     )
@@ -183,7 +185,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
         select(
             *_named(scope),
             f.c[role.surrogate],
-            *(f.c[a] for a in role.on),
+            *(f.c[a] for a in role.on if a not in scope.ids),
             s.c.quality_version.label("master_version"),
             *_first_that_differs(scope, role, m, "joined_again", "(no such master row)"),
         )
@@ -219,7 +221,7 @@ def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
         select(
             *_named(scope),
             m.c[role.surrogate],
-            *(f.c[a] for a in role.on),
+            *(f.c[a] for a in role.on if a not in scope.ids),
             s.c.quality_version,
             literal("(match not loaded)"),
             null(),
@@ -358,6 +360,53 @@ def _total(
     table = column.table.c
     mine = (table.load_id.between(*scope.unsettled), table.role == role.name)
     return select(func.coalesce(func.sum(column), 0)).where(*mine, *conditions).scalar_subquery()
+
+
+def lacking_rows(scope: Scope, role: Role) -> Check:
+    """Return the check of the ledger's counts of what a left join of several roles has passed on
+    without a row of the dimension."""
+    i, f, r = load_inputs.c, scope.fact, load_rejections.c
+    without = (
+        select(f.c.load_id, func.count().label("rows_in_table"))
+        .where(scope.holds(f), role.lacks_row(f))
+        .group_by(f.c.load_id)
+        .subquery("without")
+    )
+    rows = func.coalesce(without.c.rows_in_table, 0)
+    of_loads = (
+        select(
+            *load_of(load_inputs),
+            literal("lacking").label("count"),
+            i.lacking.label("expected"),
+            rows.label("found"),
+        )
+        .select_from(load_inputs.outerjoin(without, without.c.load_id == i.load_id))
+        .where(scope.holds(load_inputs), i.role == role.name, i.lacking != rows)
+    )
+    # each tuple that was passed on without a row is a fact, or another role has rejected it
+    tuples, missed = _tuples(scope, role, role.lacks_row(f)), _total(scope, role, i.missed)
+    rejected = (
+        select(func.coalesce(func.sum(r.tuples), 0))
+        .where(r.load_id.between(*scope.unsettled), r.role != role.name, r.reason.in_(MISSING))
+        .scalar_subquery()
+    )
+    # a tuple with many rows of another role was counted for each of them
+    single = all(other.unique for other in scope.roles if other.name != role.name)
+    most = [missed > tuples + rejected + scope.waiting] if single else []
+    in_all = select(*(null(), null(), null()), literal("missed"), missed, tuples).where(
+        or_(missed < tuples, *most)
+    )
+    return Check(
+        "lacking_rows",
+        f"There are as many facts without a row of {role.dimension.name} as the ledger says",
+        "A left join of several roles passes on a tuple without a row. Each load notes how many it "
+        "has passed on (missed), and how many facts are without (lacking). The former are facts, "
+        "too, or unmatched in another role; they are compared over all loads since the last time "
+        "that no tuple waited.",
+        sa.union_all(of_loads, in_all),
+        expected="expected",
+        found="found",
+    )
 
 
 def unmatched_share(scope: Scope, role: Role, why: str) -> Check:

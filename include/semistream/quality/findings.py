@@ -10,6 +10,7 @@ from semistream.quality.scope import Scope
 
 NAMED = 1_000  # rows named of each kind
 SHOWN = 2_000  # characters of a row
+BEFORE = 20  # characters shown before the first that differs, of long texts
 CHANGED, SURPLUS, MISSING = "changed", "surplus", "missing"
 
 
@@ -52,13 +53,29 @@ def id_text(scope: Scope, row: dict[str, Any]) -> str:
 
 def same(a: Any, b: Any) -> bool:
     both_nan = a != a and b != b  # noqa: PLR0124 - any type, not only a float
-    return a == b or both_nan or text(a) == text(b)
+    return a == b or both_nan or _whole(a) == _whole(b)
 
 
 def text(value: Any) -> str | None:
+    whole = _whole(value)
+    return whole if whole is None else whole[:SHOWN]
+
+
+def differing(old: Any, new: Any) -> tuple[str | None, str | None]:
+    """Return the texts of two values that differ; of texts whose beginnings are equal, the parts
+    from shortly before the first difference."""
+    a, b = _whole(old), _whole(new)
+    if a is None or b is None or a[:SHOWN] != b[:SHOWN]:
+        return text(old), text(new)
+    different = (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    first = next(different, min(len(a), len(b))) - BEFORE
+    return f"…{a[first:]}"[:SHOWN], f"…{b[first:]}"[:SHOWN]
+
+
+def _whole(value: Any) -> str | None:
     if value is None:
         return None
-    return value.hex() if isinstance(value, bytes) else str(value)[:SHOWN]
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def row_text(values: dict[str, Any]) -> str:

@@ -193,7 +193,11 @@ def with_stream_id(
     found = _readable(found, schema, len(found.schema) if whole else ids)
     rows = pa.table(
         [
-            *map(shorten, found.columns),
+            *(
+                # a key is indexed; a value is compared with the one that was loaded
+                column if whole and number >= ids else shorten(column)
+                for number, column in enumerate(found.columns)
+            ),
             stream_ids(found, names),
             *(
                 pa.repeat(pa.scalar(n, pa.int64()), len(found))

@@ -31,6 +31,7 @@ REMEDIES = {
             "drained",
             "total_arithmetic",
             "input_arithmetic",
+            "lacking_rows",
             "resolved_rows",
             "resolved_once",
         ),
@@ -43,7 +44,8 @@ REMEDIES = {
     "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One "
     "that was written since: put back what was loaded, and what is new under "
     "another name. One that was corrected in place: where the job has one stream, `semistream "
-    "reset {app} --file PATH`, and load. Or {again}",
+    "reset {app} --file PATH`, and load. What cannot be looked at, such as a link that leads "
+    "nowhere: mend or remove it, and verify again. Or {again}",
     "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend them, "
     "and `semistream replay {app} FILE`; or mend the job's columns, and `semistream replay {app} "
     "--job FILE`; or mend the source, and {again} Where so many are right, raise "
@@ -59,6 +61,7 @@ CAUSES = {
     "drained": "Tuples still wait after a drain, which finishes all of them.",
     "total_arithmetic": "The ledger's counts of all batches do not add up.",
     "input_arithmetic": "The ledger's counts of a role or stream do not add up.",
+    "lacking_rows": "The ledger's counts of tuples without a row{of} are not those of the facts.",
     "fact_rows": "{fact} has fewer or more rows than were written: some were deleted or added "
     "since.",
     "unmatched_rows": "The table unmatched has fewer or more rows than were written: some were "

@@ -68,6 +68,7 @@ from semistream.warehouse.schema import load_batches, load_commits, masters, qua
 from semistream.warehouse.tables import existing_table
 
 S = TypeVar("S", bound=Settings)
+CHARACTERS_SHOWN = 100  # of a value, in a message
 ROWS_SHOWN = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
@@ -135,7 +136,11 @@ class VerificationResult:
 
 
 def _words(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in row.items())
+    return ", ".join(f"{k}={_short(str(v))}" for k, v in row.items())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]}…"
 
 
 class VerificationFailed(SemistreamError):

@@ -20,10 +20,10 @@ from semistream.quality.findings import (
     Finding,
     Load,
     WrongRows,
+    differing,
     id_text,
     row_text,
     same,
-    text,
 )
 from semistream.quality.joined_again import Again
 from semistream.quality.scope import Scope
@@ -122,8 +122,7 @@ def compare_facts(
             CHANGED,
             id_text(scope, a.values),
             n,
-            text(b.values[n]),
-            text(a.values[n]),
+            *differing(b.values[n], a.values[n]),
         )
         for a, b in pairs
         for n in columns

@@ -20,9 +20,9 @@ from semistream.quality.findings import (
     Finding,
     Load,
     WrongRows,
+    differing,
     row_text,
     same,
-    text,
 )
 from semistream.quality.joined_again import Again, joined, stream_columns
 from semistream.quality.scope import Role, Scope
@@ -183,7 +183,7 @@ def _changes(
     there = json.loads(kept)
     candidates = [
         [
-            Finding(load_id, unmatched.name, CHANGED, stream_id, n, text(old), text(new))
+            Finding(load_id, unmatched.name, CHANGED, stream_id, n, *differing(old, new))
             for n, old, new in (
                 ("reason", lacks.reason, reason),
                 *(

@@ -18,6 +18,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from semistream.sizing.role_plan import RolePlan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
+from semistream.streaming.kept_settings import check_same_types
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.phases import phases
@@ -114,6 +116,10 @@ class App:
         self.planner.check(None)
         schemas = tuple(source.schema for source in self.sources if source.schema is not None)
         self.planner.check(schemas if len(schemas) == len(self.sources) else None)
+        self._check_types([source.schema for source in self.sources])
+
+    def _check_types(self, schemas: Sequence[pa.Schema | None]) -> None:
+        check_same_types(self.app, self.job, self.checkpoint, schemas)
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
@@ -150,6 +156,7 @@ class App:
     def _run_to_end(self, query: Query) -> dict[str, Any]:
         self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
         self.schemas = tuple(stream.schema for stream in self.streams)
+        self._check_types(self.schemas)
         self._take_up()
         if self.resolving is not None and self.settings.trigger != AVAILABLE_NOW:
             self.resolving.warm_up()

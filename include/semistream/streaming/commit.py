@@ -28,15 +28,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.column_format import ColumnFormat, formats
-from semistream.data_files import same_names
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
-from semistream.job import SIDES, AnyJob, Job
+from semistream.job import AnyJob, Job
 from semistream.joins import JoinState
 from semistream.positions import Position
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
+from semistream.streaming.kept_settings import check_same_job
 from semistream.streaming.phases import COMMIT
 from semistream.streaming.position import (
     INTENT,
@@ -288,7 +287,7 @@ class Commits(AbstractContextManager["Commits"]):
         self._warn_of_others()
         self.last = self.ledger.last()
         at = position(self.checkpoint)
-        self._check_same_job()
+        check_same_job(self.ledger, self.job)
         self._check_same_history(at)
         self._check_rows(self.sink)
         self._commit_former_intent()
@@ -408,48 +407,6 @@ class Commits(AbstractContextManager["Commits"]):
                 f"{RESTORE}"
             )
 
-    def _check_same_job(self) -> None:
-        """Check that table, path, id columns and normal forms of keys are the same as in the app's
-        former loads. Raises ConfigError."""
-        if (former := self.ledger.newest_job()) is None:
-            return
-        table, job = former
-        if table != self.job.fact_table:
-            raise ConfigError(
-                "fact_table",
-                f"must stay {table}, which {self.app} has loaded so far",
-                self.job.fact_table,
-                self._remedy(),
-            )
-        values = json.loads(job)
-        before = [(name, values[name]) for name in ("stream", *SIDES) if name in values]
-        for (name, known), stream in zip(before, self.job.streams, strict=False):
-            path, ids = known.get("path"), known.get("id", [])
-            if list(stream.id) != ids:
-                raise ConfigError(
-                    f"{name}.id",
-                    f"must stay {ids}, by which the tuples that "
-                    f"{self.app} has loaded so far are known",
-                    list(stream.id),
-                    self._remedy(),
-                )
-            if path and stream.path and not same_names(stream.path, path):
-                raise ConfigError(
-                    f"{name}.path",
-                    f"must stay {path}, which {self.app} has read so far, or be a "
-                    "path or pattern that has it in it",
-                    stream.path,
-                    "Files are known by their paths, so that those of before would be loaded "
-                    "again: if they were moved, put a link to them there. " + self._remedy(),
-                )
-        check_kept(self.job, values)
-
-    def _remedy(self) -> str:
-        return (
-            f"Give the former one, load under another --app name, or load the source anew: "
-            f"semistream reset {self.app}."
-        )
-
     def _check_rows(self, sink: Sink) -> None:
         """Check that rows which the ledger lists as loaded are not obviously missing. Raises
         StateError."""
@@ -508,26 +465,3 @@ def _sweep(checkpoint: Path) -> None:
 def _remove(files: list[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
-
-
-def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
-    """Raise ConfigError if the texts of keys, or the ids, are normalised differently than when the
-    load began. Otherwise waiting tuples would find no partner, and the proof would find no tuple.
-    former: the job at that time, from the ledger."""
-    plain = ColumnFormat()
-    keys, names = (
-        ([[c for role in job.roles for c in role.on]], ("stream",))
-        if isinstance(job, Job)
-        else ([list(job.on), list(job.on.values())], SIDES)
-    )
-    for name, spec, on in zip(names, job.streams, keys, strict=True):
-        before = formats((former.get(name) or {}).get("formats") or {})
-        for column in dict.fromkeys((*on, *spec.id)):
-            was, now = before.get(column, plain), spec.formats.get(column, plain)
-            if was.normal_form != now.normal_form or (column in spec.id and was != now):
-                raise ConfigError(
-                    f"{name}.formats.{column}",
-                    f"must stay what the load began with, as keys and ids go by it: {was}",
-                    str(now),
-                    "Give the former one, or load anew: semistream reset APP.",
-                )
