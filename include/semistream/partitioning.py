@@ -113,8 +113,8 @@ def _place(of, codes, valid, exact, owners, parts, stride):
     """Move each row along an axis to the part that has the bucket of its key. A row without a key,
     or of a DEALT bucket, stays where it is.
 
-    read, written   of int32[n]
-    in              codes int64[n], valid bool[n], owners int64[buckets]
+    in      codes int64[n], valid bool[n], owners int64[buckets]
+    in/out  of int32[n]
     """
     for i in range(len(codes)):
         if valid[i]:
