@@ -68,7 +68,7 @@ from semistream.warehouse.schema import load_batches, load_commits, masters, qua
 from semistream.warehouse.tables import existing_table
 
 S = TypeVar("S", bound=Settings)
-CHARACTERS_SHOWN = 100  # of a value, in a message
+CHARACTERS_SHOWN = 400  # of a value, in a message: a path is to be shown whole
 ROWS_SHOWN = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
