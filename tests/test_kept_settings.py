@@ -16,8 +16,10 @@ import yaml
 
 from csv_loads import COLUMNS, CsvLoad, sale
 from damage import copy
+from provisioned import provision, publish
 from semistream import cli
 from semistream.errors import ConfigError
+from semistream.warehouse import open_warehouse
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,37 @@ def test_what_may_change(load, spark, capsys):
     assert not errors(load, capsys)
     assert load.run(spark)["rows_read"] == 10
     assert load.verify()
+
+
+def of_left_role(load: CsvLoad, *, unknown_member: bool) -> None:
+    """Let the job have a left role, with a dimension that is not provisioned yet."""
+    job = yaml.safe_load(load.file.read_text())
+    of = {"path": str(load.home / "products.csv"), "unknown_member": unknown_member}
+    role = {"dimension": of, "on": "sku", "join_type": "left", "max_unmatched": 1}
+    kept = {name: job[name] for name in ("name", "stream", "fact_table")}
+    load.file.write_text(yaml.safe_dump(kept | {"dimensions": {"item": role}}))
+    load.job = type(load.job).load(yaml.safe_load(load.file.read_text()))
+
+
+def test_the_unknown_member_of_a_left_join_stays(spark, tmp_path, monkeypatch, capsys):
+    """Facts without a row of before and of now would have two surrogate keys."""
+    load = CsvLoad(tmp_path)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
+    monkeypatch.setenv("WAREHOUSE_URL", load.places.warehouse_url)
+    of_left_role(load, unknown_member=True)
+    with open_warehouse(load.places.warehouse_url) as engine:
+        provision(load.job, engine)
+        publish(load.job, engine, load.places.snapshots)
+    load.add("0.csv", *map(sale, range(50)))
+    load.run(spark)
+    of_left_role(load, unknown_member=False)
+    load.add("1.csv", *map(sale, range(50, 60)))
+    refusal = "'dimensions.item.dimension.unknown_member' must stay True"
+    with pytest.raises(ConfigError, match=refusal):
+        load.run(spark)
+    assert refusal in errors(load, capsys)
+    of_left_role(load, unknown_member=True)
+    assert load.run(spark)["rows_read"] == 10 and load.verify()
 
 
 def test_a_verification_leaves_no_file_beside_the_warehouse(load, tmp_path):

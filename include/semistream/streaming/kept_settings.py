@@ -23,8 +23,9 @@ from semistream.warehouse.ledger import Ledger
 
 
 def check_same_job(ledger: Ledger, job: AnyJob) -> None:
-    """Check that fact table, paths, id columns, join keys and dimensions of roles, and normal forms
-    of keys are the same as in the app's former loads. Raises ConfigError."""
+    """Check that these are the same as in the app's former loads: fact table, paths, id columns,
+    join keys and dimensions of roles, the unknown member of left joins, and normal forms of keys.
+    Raises ConfigError."""
     if (newest := ledger.newest_job()) is None:
         return
     app, (table, values) = ledger.app, newest
@@ -61,14 +62,20 @@ def check_same_job(ledger: Ledger, job: AnyJob) -> None:
 
 
 def _check_roles(app: str, job: Job, former: dict[str, Any]) -> None:
-    """Raise ConfigError if a role is joined with another dimension, or by other columns. The order
-    of the columns does not matter."""
+    """Raise ConfigError if a role is joined with another dimension, or by other columns, or if the
+    facts of a left join without a row would get another surrogate key. The order of the columns
+    does not matter."""
     for name in former.keys() & job.dimensions.keys():
         role, known = job.dimensions[name], former[name]
-        for setting, now, was in (
-            ("dimension", role.dimension.name, known["dimension"]["name"]),
+        of, was_of = role.dimension, known["dimension"]
+        kept: list[tuple[str, Any, Any]] = [
+            ("dimension", of.name, was_of["name"]),
             ("on", dict(role.on), dict(known["on"])),
-        ):
+        ]
+        if known.get("join_type") == "left":
+            unknown = was_of.get("unknown_member", False)
+            kept.append(("dimension.unknown_member", of.unknown_member, unknown))
+        for setting, now, was in kept:
             if now != was:
                 raise ConfigError(
                     f"dimensions.{name}.{setting}",
