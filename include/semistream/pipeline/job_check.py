@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from semistream.column_format import key_forms
 from semistream.data_files import ENDINGS
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.column_facts import ColumnFacts, column_facts
+from semistream.files.column_facts import column_facts
 from semistream.files.detection import sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.files.source import Rejected
@@ -34,8 +34,9 @@ from semistream.master.publish import current_manifest, publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
+from semistream.pipeline.check_result import JobCheck, RoleFacts, StreamFacts
 from semistream.pipeline.input_checks import problems, provisioned_schema, stream_schema
-from semistream.pipeline.load_prediction import RolePrediction, predict_load
+from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
 from semistream.provisioning.dimensions import check_declaration
@@ -58,95 +59,6 @@ from semistream.workloads.jobs import JoinedDimension
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
 HEAD = 10_000  # rows of a dimension whose columns are described
 SHOWN = 3  # keys and rows that are shown as examples
-BASE = 220_000_000  # bytes that a worker's process needs with an empty join
-OVER = 1.1  # bytes of a worker's process for each of its part of M
-
-Level = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A finding that the user should know before the load. level: "error" if the load or its proof
-    would fail; about: the stream or a role."""
-
-    level: Level
-    about: str
-    text: str
-
-
-@dataclass(frozen=True)
-class StreamFacts:
-    """Facts about a stream's files. rows: the number of rows that were read; about: the estimated
-    total number; unparsable: how many of the read rows cannot be parsed; duplicates: how many of
-    the read tuples have the id of an earlier one."""
-
-    name: str
-    format: str
-    path: str | None
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-    about: int = 0
-    unparsable: int = 0
-    duplicates: int = 0
-    columns: tuple[ColumnFacts, ...] = ()
-
-
-@dataclass(frozen=True)
-class RoleFacts:
-    """Facts about a role's dimension, and about its matches with the stream's tuples.
-
-    rows: rows that were read, which are all rows if whole; rejected: read rows that cannot be
-    stored; duplicates: read rows with the business key of an earlier one; matched, null_keys:
-    shares of the sampled tuples, None if there are none; unmatched: the most frequent keys without
-    a row; declaration: the setting ``formats`` with which more keys would match.
-    """
-
-    role: str
-    dimension: str
-    source: str
-    on: Mapping[str, str]
-    rows: int = 0
-    whole: bool = True
-    rejected: int = 0
-    duplicates: int = 0
-    matched: float | None = None
-    null_keys: float | None = None
-    unmatched: tuple[str, ...] = ()
-    near_misses: str = ""
-    declaration: str = ""
-    columns: tuple[ColumnFacts, ...] = ()
-
-
-@dataclass
-class JobCheck:
-    """The result of a check. ok: whether no finding is an error."""
-
-    job: str
-    streams: list[StreamFacts] = field(default_factory=list)
-    roles: list[RoleFacts] = field(default_factory=list)
-    predictions: list[RolePrediction] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    memory: int = 0
-    partitions: int = 1
-    worker_bytes: int = 0
-    costs: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return not any(found.level == "error" for found in self.findings)
-
-    def divide(self, partitions: int) -> None:
-        """Note among how many partitions M is divided."""
-        self.partitions = partitions
-        self.worker_bytes = BASE + round(OVER * self.memory / partitions)
-
-    def add(self, level: Level, about: str, text: str) -> None:
-        self.findings.append(Finding(level, about, text))
-
-    def judge(self, fails: bool, about: str, text: str, why: str) -> None:
-        """Note something. It is an error if it fails for a reason."""
-        self.add("error" if fails else "note", about, f"{text}; {why}" if fails else text)
 
 
 def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:

@@ -12,7 +12,7 @@ from semistream.cli.command import Command
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from semistream.pipeline.job_check import JobCheck
+    from semistream.pipeline.check_result import JobCheck
 
 
 def run(arguments: Namespace) -> int:
