@@ -572,7 +572,7 @@ def test_a_locked_database_is_tried_again_and_a_table_named_so_is_not(tmp_path):
         c.exec_driver_sql("BEGIN EXCLUSIVE")
         with pytest.raises(OperationalError, match="is locked"):
             retrying(work, 0.3)
-        assert len(calls) > 2
+        assert len(calls) > 1
         c.rollback()
     assert retrying(work, 10) == len(calls)
     holder.dispose()
@@ -654,7 +654,7 @@ def test_other_errors_and_a_database_that_stays_away_are_raised():
 
     with pytest.raises(OperationalError):
         retrying(away, 0.3)
-    assert len(calls) > 2
+    assert len(calls) > 1
 
 
 def record(partition):

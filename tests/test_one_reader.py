@@ -360,7 +360,7 @@ def test_a_first_load_that_was_refused_leaves_no_table_of_other_types(spark, sql
     (stream / "b.json").write_text('{"id": 2, "k": "c2", "n": 2, "c": "y"}\n')
     assert sqlite_load.run(spark, job)["matched"] == 2
     (stream / "c.json").write_text('{"id": 3, "k": "c2", "n": 3, "c": "y"}\n')
-    with pytest.raises(ConfigError, match="must be a column of type"):  # it has rows
+    with pytest.raises(ConfigError, match="must stay DOUBLE"):  # it has rows
         sqlite_load.run(
             spark,
             load_job(
@@ -372,7 +372,7 @@ def test_a_first_load_that_was_refused_leaves_no_table_of_other_types(spark, sql
         )
 
 
-def test_a_drained_load_goes_on_with_other_types(spark, sqlite_load, tmp_path):
+def test_a_drained_load_goes_on_with_wider_integers(spark, sqlite_load, tmp_path):
     sqlite_load.publish()
     stream = written(tmp_path / "s", {"a.csv": "id,k\n1,c1\n"})
     sqlite_load.run(spark, load_job(sqlite_load, stream, columns="id INT, k STRING"))
@@ -380,6 +380,9 @@ def test_a_drained_load_goes_on_with_other_types(spark, sqlite_load, tmp_path):
     job = load_job(sqlite_load, stream, columns="id BIGINT, k STRING")
     assert sqlite_load.run(spark, job)["matched"] == 1
     assert sqlite_load.query("SELECT id FROM fact_sales ORDER BY id") == [(1,), (2**40,)]
+    assert verify(sqlite_load, job).success
+    with pytest.raises(ConfigError, match="must stay BIGINT"):
+        sqlite_load.run(spark, load_job(sqlite_load, stream, columns="id INT, k STRING"))
 
 
 def test_what_is_written_with_a_comma_is_no_decimal(spark, sqlite_load, tmp_path):

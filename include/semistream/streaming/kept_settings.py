@@ -89,21 +89,29 @@ def check_same_types(
     app: str, job: AnyJob, checkpoint: Path, schemas: Sequence[pa.Schema | None]
 ) -> None:
     """Check that the columns of streams have the types with which the app began, according to its
-    checkpoint. schemas: of each stream, None if only Spark can find it. Raises ConfigError."""
+    checkpoint, or wider integers. schemas: of each stream, None if only Spark can find it. Raises
+    ConfigError."""
     for side, (name, schema) in enumerate(zip(job.stream_names, schemas, strict=True)):
         former = former_schema(checkpoint, side)
         if former is None or schema is None:
             continue
         for field in schema:
             number = former.get_field_index(field.name)
-            now, was = type_name(field.type), number >= 0 and type_name(former.field(number).type)
-            if was and now != was:
-                raise ConfigError(
-                    f"{name}.columns.{field.name}",
-                    f"must stay {was}, the type with which {app} has loaded it so far",
-                    now,
-                    remedy(app),
-                )
+            if number < 0 or _holds(field.type, was := former.field(number).type):
+                continue
+            raise ConfigError(
+                f"{name}.columns.{field.name}",
+                f"must stay {type_name(was)}, the type with which {app} has loaded it so far",
+                type_name(field.type),
+                remedy(app),
+            )
+
+
+def _holds(now: pa.DataType, was: pa.DataType) -> bool:
+    """Tell whether a value that was read as one type is the same value, read as the other."""
+    if pa.types.is_signed_integer(now) and pa.types.is_signed_integer(was):
+        return bool(now.bit_width >= was.bit_width)
+    return type_name(now) == type_name(was)
 
 
 def remedy(app: str) -> str:
