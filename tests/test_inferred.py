@@ -4,16 +4,19 @@ dimension, which the master row fills in, in the dimension and in the facts, onc
 import json
 import os
 import signal
+import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from datetime import date
 from multiprocessing import get_context
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 import faults
 import oracle
@@ -389,6 +392,13 @@ def test_others_commit_to_the_table_while_facts_are_filled_in(spark, load, monke
     for rows in (400, 300):
         load.add_file(rows)
     load.run(spark)
+    foreign = Path(load.sink) / "foreign.parquet"  # which lacks most columns
+    pq.write_table(pa.table({"id": [-1]}), foreign)
+    more, table = (
+        AddAction(foreign.name, foreign.stat().st_size, {}, 0, True, "{}"),
+        DeltaTable(load.sink),
+    )
+    table.create_write_transaction([more], "append", table.schema())
     load.provide(2000)
     replace, others = (
         DeltaSink._replace,
@@ -407,6 +417,31 @@ def test_others_commit_to_the_table_while_facts_are_filled_in(spark, load, monke
 
     monkeypatch.setattr(DeltaSink, "_replace", meanwhile)
     assert load.replay() > 0 and not others
+    DeltaTable(load.sink).delete("id = -1")
+    load.check()
+    load.prove()
+
+
+@into_delta
+def test_facts_whose_commit_is_under_way_are_filled_in_too(spark, load, monkeypatch):
+    """A version comes after the first batch, and its commit takes longer than the next plan."""
+    load.provide(10)
+    for skus in (("c100", "c200"), ("c1", "c2", "c3")):
+        load.sell(*skus)
+    commit, committed = DeltaSink.commit, App._committed
+
+    def slow(*args):
+        time.sleep(0.5)
+        commit(*args)
+
+    def provide(*args):
+        committed(*args)
+        if load.known == 10:
+            load.provide(150)
+
+    monkeypatch.setattr(DeltaSink, "commit", slow)
+    monkeypatch.setattr(App, "_committed", provide)
+    assert load.run(spark)["filled"] == 1
     load.check()
     load.prove()
 

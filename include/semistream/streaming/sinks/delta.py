@@ -63,7 +63,7 @@ RESTORE = (
 RESOLVED = "resolved"  # kind of staged rows: keys of rows of ``unmatched``, not rows of a table
 TRIES = 10  # attempts to change a table that others change at the same time
 LOAD_ROW = pa.field("load_row", pa.int32())  # where facts may have inferred members
-READ_ROWS, READ_VALUES = 100_000, 2_000_000  # of stored facts that are read at a time
+READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
 # approximate size of a data file's row group, which is in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
 
@@ -312,15 +312,18 @@ class DeltaSink(Sink):
                 lambda connection: filling.values(connection, number, loads, facts, added)
             )
 
+        key = pa.schema([field for field in data.schema if field.name in ROW_KEY])
         mine = pc.field("load_id").isin(pa.array(sorted(loads), pa.int64()))
         for fragment in data.get_fragments(filter=mine) if loads else ():
-            rows = {"schema": data.schema, "batch_size": _rows(data.schema), "batch_readahead": 1}
-            keys = fragment.to_batches(columns=[*ROW_KEY], filter=mine, **rows)
-            if not any(len(found(some, {})[0]) for some in keys):
+            read = partial(_batches, data.filesystem, fragment.path)
+            if not (
+                fragment.subset(mine, schema=data.schema).row_groups
+                and any(len(found(some, {})[0]) for some in read(key))
+            ):
                 continue
             writer = DataFiles(self.uri, data.schema, "filled", {})
             try:
-                for batch in fragment.to_batches(**rows):
+                for batch in read(data.schema):
                     at, values = found(batch, added)
                     batch = _replaced(batch, at, values)
                     more.update(_growth(batch.take(pa.array(at)), values.column_names))
@@ -422,9 +425,8 @@ class DeltaSink(Sink):
                     if found is None
                     else f"it has {found:,} bytes in place of {wanted:,}"
                 )
-            yield from fragment.to_batches(
-                schema=data.schema, filter=mine, batch_size=_rows(schema)
-            )
+            rows = max(min(READ_ROWS, READ_VALUES // len(schema)), 1)
+            yield from fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
 
         def others(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
             key = pc.field("load_id")
@@ -457,9 +459,19 @@ class _Rewritten(StateError):
     """Another process has replaced a data file that was to be replaced, or commits all the time."""
 
 
-def _rows(schema: pa.Schema) -> int:
-    """Return how many rows of stored facts are read at a time."""
-    return max(min(READ_ROWS, READ_VALUES // len(schema)), 1)
+def _batches(
+    files: pyarrow.fs.FileSystem, path: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield these columns of a data file, a little at a time. A column that the file lacks is
+    null."""
+    with files.open_input_file(path) as file, open_parquet(file) as parquet:
+        there = [name for name in schema.names if name in parquet.schema_arrow.names]
+        for rows in parquet_batches(parquet, there, READ_ROWS, GROUP_BYTES):
+            columns = [
+                rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type)
+                for f in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _columns(table: DeltaTable) -> list[str]:
