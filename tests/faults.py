@@ -308,8 +308,14 @@ def points(sink: str) -> list[tuple[str, str]]:
     return POINTS if sink == "sql" else POINTS + OF_DELTA
 
 
-def crash_at(patch: pytest.MonkeyPatch, name: str, when: str, nth: int) -> None:
-    """The n-th call ends in an OSError, before or after it did its work."""
+def crash() -> None:
+    raise OSError("crash")
+
+
+def crash_at(
+    patch: pytest.MonkeyPatch, name: str, when: str, nth: int, crash: Callable[[], None] = crash
+) -> None:
+    """The n-th call ends in an OSError, or another crash, before or after it did its work."""
     module, kind, method = name.rsplit(".", 2)
     owner = getattr(importlib.import_module(module), kind)
     original, calls = getattr(owner, method), iter(range(1, 100))
@@ -317,10 +323,10 @@ def crash_at(patch: pytest.MonkeyPatch, name: str, when: str, nth: int) -> None:
     def crashing(*args: Any, **kwargs: Any) -> Any:
         number = next(calls)
         if number == nth and when == "before":
-            raise OSError("crash")
+            crash()
         result = original(*args, **kwargs)
         if number == nth:
-            raise OSError("crash")
+            crash()
         return result
 
     patch.setattr(owner, method, crashing)

@@ -2,18 +2,25 @@
 dimension, which the master row fills in, in the dimension and in the facts, once."""
 
 import json
-from collections import Counter
+import os
+import signal
+import time
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from datetime import date
+from multiprocessing import get_context
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 import faults
 import oracle
-from loads import SmallLoad, same, verify
+from loads import STREAM, SmallLoad, same, verify
 from semistream.errors import ConfigError
 from semistream.expect import Expectations
 from semistream.job import Dimension, Job, Role
@@ -22,7 +29,10 @@ from semistream.provisioning.dimensions import provision
 from semistream.provisioning.inferred import Members
 from semistream.provisioning.publishing import open_dimension, publish, read_dimension
 from semistream.reasons import Reason
+from semistream.streaming.app import App
+from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 from semistream.workloads.jobs import JoinedDimension
 from star_loads import BUSINESS_KEY, DIMENSIONS, ROLES, StarLoad
@@ -30,11 +40,24 @@ from star_loads import BUSINESS_KEY, DIMENSIONS, ROLES, StarLoad
 PARTS = pa.schema([("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
 
 
-class InferLoad(SmallLoad):
+class IntoSink(SmallLoad):
+    """A load into one sink, if none is named."""
+
+    sink = "sql"
+
+    def settings(self, **values):
+        return super().settings(**{"sink": self.sink} | values)
+
+    def facts(self, sink=None):
+        return super().facts(sink or self.sink)
+
+
+class InferLoad(IntoSink):
     """Sales of parts, of which the first ones are known; each provisioning brings some more."""
 
-    def __init__(self, home, warehouse_url, **role):
+    def __init__(self, home, warehouse_url, sink="sql", **role):
         super().__init__(home, warehouse_url)
+        self.sink = sink
         self.file, self.known, self.keys = home / "parts.parquet", 0, {}
         self.job = Job.load(
             self.job.model_dump(exclude={"dimensions"})
@@ -92,6 +115,26 @@ class InferLoad(SmallLoad):
         open_, all_ = self.query("SELECT sum(version IS NULL), count(*) FROM inferred")[0]
         return int(open_ or 0), all_ - int(open_ or 0)
 
+    def sell(self, *skus):
+        """One more file of the stream, with tuples of these parts."""
+        first = len(self.stream)
+        tuples = [{"id": first + i, "sku": sku, "amount": 1.0} for i, sku in enumerate(skus)]
+        self.stream += tuples
+        self.put_file(self.stream_directory, pa.Table.from_pylist(tuples, STREAM))
+
+    def data_files(self):
+        """Of each of the Delta table's data files its name and its parts, by the load."""
+        files = DeltaTable(self.sink).to_pyarrow_dataset().get_fragments()
+        rows = {file.path: file.to_table().to_pydict() for file in files}
+        return {of["load_id"][0]: (name, {*of["sku"]}) for name, of in rows.items()}
+
+    def replay(self):
+        """Fill in what is due, without Spark."""
+        settings = self.settings()
+        directory = settings.directory(self.places)
+        with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
+            return App(settings, self.job, self.places, status).replay(None).filled
+
     def prove(self, **options):
         result = verify(self, **options)
         assert result.success, result.describe()
@@ -99,14 +142,18 @@ class InferLoad(SmallLoad):
 
 
 @pytest.fixture
-def both(tmp_path, warehouse_url):
-    """On each kind of database."""
-    return InferLoad(tmp_path / "home", warehouse_url)
+def both(tmp_path, warehouse_url, sink):
+    """On each kind of database, into each kind of sink."""
+    return InferLoad(tmp_path / "home", warehouse_url, sink)
 
 
 @pytest.fixture
-def load(tmp_path):
-    return InferLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+def load(tmp_path, sink):
+    return InferLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", sink)
+
+
+into_sql = pytest.mark.parametrize("sink", ["sql"])
+into_delta = pytest.mark.parametrize("sink", ["delta"], indirect=True)
 
 
 def test_a_tuple_is_a_fact_at_once_and_its_member_is_filled_in(spark, both):
@@ -231,12 +278,21 @@ def test_many_tasks_at_once_mint_each_member_once(warehouse):
 # ---- crashes
 
 STEPS = [
-    ("semistream.streaming.progress.Progress.write", "after", 1),
-    ("semistream.warehouse.inferred.Filling._fill", "before", 1),
-    ("semistream.warehouse.inferred.Filling._fill", "after", 1),  # rolled back
-    ("semistream.warehouse.inferred.Filling.fill", "after", 1),
-    ("semistream.warehouse.ledger.Ledger.commit", "before", 1),
-    ("semistream.warehouse.ledger.Ledger.commit", "after", 1),
+    ("semistream.streaming.progress.Progress.write", "after"),
+    ("semistream.warehouse.ledger.Ledger.commit", "before"),
+    ("semistream.warehouse.ledger.Ledger.commit", "after"),
+]
+OF_SQL = [
+    ("semistream.warehouse.inferred.Filling._fill", "before"),
+    ("semistream.warehouse.inferred.Filling._fill", "after"),  # rolled back
+    ("semistream.warehouse.inferred.Filling.fill", "after"),
+]
+OF_DELTA = [
+    ("semistream.streaming.sinks.delta.DeltaSink._fill", "before"),
+    ("semistream.streaming.sinks.delta._replaced", "after"),  # in the midst of a file
+    ("semistream.streaming.sinks.delta.DeltaSink._replace", "before"),
+    ("semistream.streaming.sinks.delta.DeltaSink._replace", "after"),  # before the ledger's commit
+    ("semistream.streaming.sinks.delta.DeltaSink.fill", "after"),
 ]
 
 
@@ -244,18 +300,172 @@ def test_a_driver_that_dies_at_any_step_infers_and_fills_once(spark, load, monke
     load.provide(50)
     load.add_file(2000)
     load.run(spark)
-    for number, (name, when, nth) in enumerate(STEPS):
+    for number, (name, when) in enumerate(STEPS + (OF_SQL if load.sink == "sql" else OF_DELTA)):
         load.provide(150 + 100 * number)
         load.add_file(40)
         with monkeypatch.context() as patch:
-            faults.crash_at(patch, name, when, nth)
+            faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
                 load.run(spark)
-    load.provide(1000)
+    load.provide(1200)
     load.run(spark)
     load.check()
     assert all(load.counts())
     load.prove()
+
+
+def replay_until_killed(load, name, when):
+    """In a process of its own."""
+
+    def kill():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    faults.crash_at(pytest.MonkeyPatch(), name, when, 1, kill)
+    load.replay()
+
+
+@into_delta
+def test_sigkill_while_facts_of_a_delta_table_are_filled_in(spark, load):
+    load.provide(50)
+    for rows in (900, 700):
+        load.add_file(rows)
+    load.run(spark)
+    for number, (name, when) in enumerate(OF_DELTA):
+        load.provide(150 + 100 * number)
+        process = get_context("spawn").Process(target=replay_until_killed, args=(load, name, when))
+        process.start()
+        process.join(120)
+        assert process.exitcode == -signal.SIGKILL
+        assert (load.replay() > 0) == ((name, when) != OF_DELTA[-1])
+        load.check()
+    assert all(load.counts())
+    load.prove()
+
+
+# ---- data files of a Delta table
+
+
+@into_delta
+def test_only_data_files_with_the_member_are_written_anew(spark, load):
+    """Those of a load that had not inferred any, when rows had no number, are left alone, too."""
+    infer = load.job
+    load.job = load.job_of(load.job.stream.model_dump(), late="reject")
+    load.provide(10)
+    load.sell("c1", "c2", "c3", "c4")
+    load.run(spark, partitions=1)
+    assert "load_row" not in DeltaTable(load.sink).to_pyarrow_table().column_names
+    load.job = infer
+    load.provide(10)
+    for skus in (("c1", "c100", "c200", "c100"), ("c200", "c3"), ("c100", None)):
+        load.sell(*skus)
+        load.run(spark, partitions=1)
+    first = load.data_files()
+    load.check()
+    load.prove()
+    load.provide(150)  # brings c100, and not c200
+    assert load.run(spark, partitions=1)["filled"] == 3
+    second = load.data_files()
+    having = {of for of, (_, parts) in first.items() if "c100" in parts}
+    assert {of for of in first if first[of] != second[of]} == having and len(having) > 1
+    load.check()
+    load.prove()
+    numbers = defaultdict(list)
+    for row in DeltaTable(load.sink).to_pyarrow_table().to_pylist():
+        numbers[row["load_id"]].append(row["load_row"])
+    before, *after = (numbers[of] for of in sorted(numbers))
+    assert before == [None] * 4
+    assert all(sorted(of) == [*range(len(of))] for of in after)
+    DeltaTable(load.sink).optimize.compact()
+    load.provide(300)
+    assert load.replay() == 2
+    load.check()
+    load.prove()
+    table = DeltaTable(load.sink)
+    assert len(table.file_uris()) == 1
+    write_deltalake(table, table.to_pyarrow_table().slice(2, 2), mode="append")
+    assert {"fact_rows", "no_duplicates"} <= failed(load)
+
+
+@into_delta
+def test_others_commit_to_the_table_while_facts_are_filled_in(spark, load, monkeypatch):
+    load.provide(50)
+    for rows in (400, 300):
+        load.add_file(rows)
+    load.run(spark)
+    foreign = Path(load.sink) / "foreign.parquet"  # which lacks most columns
+    pq.write_table(pa.table({"id": [-1]}), foreign)
+    more, table = (
+        AddAction(foreign.name, foreign.stat().st_size, {}, 0, True, "{}"),
+        DeltaTable(load.sink),
+    )
+    table.create_write_transaction([more], "append", table.schema())
+    load.provide(2000)
+    replace, others = (
+        DeltaSink._replace,
+        [
+            lambda table: table.optimize.compact(),  # all has to be written anew once more
+            lambda table: table.alter.set_table_properties(
+                {"delta.logRetentionDuration": "interval 9 days"}
+            ),
+        ],
+    )
+
+    def meanwhile(*args):
+        if others:
+            others.pop(0)(DeltaTable(load.sink))
+        return replace(*args)
+
+    monkeypatch.setattr(DeltaSink, "_replace", meanwhile)
+    assert load.replay() > 0 and not others
+    DeltaTable(load.sink).delete("id = -1")
+    load.check()
+    load.prove()
+
+
+@into_delta
+def test_facts_whose_commit_is_under_way_are_filled_in_too(spark, load, monkeypatch):
+    """A version comes after the first batch, and its commit takes longer than the next plan."""
+    load.provide(10)
+    for skus in (("c100", "c200"), ("c1", "c2", "c3")):
+        load.sell(*skus)
+    commit, committed = DeltaSink.commit, App._committed
+
+    def slow(*args):
+        time.sleep(0.5)
+        commit(*args)
+
+    def provide(*args):
+        committed(*args)
+        if load.known == 10:
+            load.provide(150)
+
+    monkeypatch.setattr(DeltaSink, "commit", slow)
+    monkeypatch.setattr(App, "_committed", provide)
+    assert load.run(spark)["filled"] == 1
+    load.check()
+    load.prove()
+
+
+@into_sql
+def test_facts_are_filled_in_by_the_sink_that_has_them(spark, load, tmp_path):
+    load.provide(10)
+    load.sell("c1", "c100")
+    load.run(spark)
+    load.provide(150)
+    load.sell("c100", "c200")
+    elsewhere = str(tmp_path / "delta")
+    assert load.run(spark, sink=elsewhere)["filled"] == 0
+    assert load.counts() == (2, 0)
+    load.provide(300)
+    assert load.run(spark, sink=elsewhere)["filled"] == 1
+    assert load.run(spark)["filled"] == 1 and load.counts() == (0, 2)
+    here = load.facts() + load.facts(elsewhere)
+    assert sorted((row[1], row[4]) for row in here.elements()) == [
+        ("c1", "part 1"),
+        ("c100", "part 100"),
+        ("c100", "part 100"),
+        ("c200", "part 200"),
+    ]
 
 
 @pytest.mark.slow
@@ -280,6 +490,27 @@ def failed(load, **options):
     return {check.name for check in verify(load, **options).failed}
 
 
+@into_delta
+def test_what_is_not_as_it_was_in_a_delta_table_is_named(spark, load):
+    load.provide(400)
+    load.add_file(1500)
+    load.run(spark)
+    load.provide(1000)
+    load.run(spark)
+    load.prove()
+    open_, filled = (
+        load.query(f"SELECT load_id, load_row FROM inferred WHERE version IS {what}")
+        for what in ("NULL", "NOT NULL")
+    )
+    table, row = DeltaTable(load.sink), "load_id = {} AND load_row = {}"
+    table.update(updates={"name": "'other'"}, predicate=row.format(*filled[0]))
+    table.update(updates={"price": "1"}, predicate=row.format(*open_[0]))
+    assert {"enriched_columns", "inferred_open", "same_rows"} <= failed(load)
+    table.delete(row.format(*open_[1]))
+    assert {"inferred_facts", "fact_rows"} <= failed(load)
+
+
+@into_sql
 def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
     load.job = load.job_of(load.job.stream.model_dump(), max_open_hours=24)
     load.provide(400)
@@ -340,11 +571,12 @@ def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
 # ---- several roles
 
 
-class InferStar(StarLoad):
+class InferStar(IntoSink, StarLoad):
     """Sales with parts and sellers that are inferred, and buyers, who are resolved."""
 
-    def __init__(self, home, warehouse_url):
+    def __init__(self, home, warehouse_url, sink="sql"):
         super().__init__(home, warehouse_url)
+        self.sink = sink
         self.known = dict.fromkeys(BUSINESS_KEY)
         job = self.job.model_dump()
         for role, late in {"part": "infer", "seller": "infer", "buyer": "resolve"}.items():
@@ -390,8 +622,8 @@ class InferStar(StarLoad):
         )
 
 
-def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path):
-    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path, sink):
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", sink)
     star.provide(offer=None, part=300, person=200)
     for rows in (1000, 700):
         star.add_file(rows)
@@ -511,21 +743,21 @@ def test_only_rightly_named_rows_are_wrong_where_members_are_inferred(spark, tmp
 # ---- what cannot be
 
 
-def test_what_cannot_be_inferred_is_refused(load, tmp_path):
+@into_sql
+def test_what_cannot_be_inferred_is_refused(load):
     role, infer = load.job.role("part"), "late' can be infer only where "
     load.job = load.job.model_copy(
         update={"dimensions": {"part": role.model_copy(update={"late": "resolve"})}}
     )
     load.provide(10)
     by_name = role.model_copy(update={"on": {"sku": "name"}})
-    for late, settings, said in (
-        (role, {}, infer + "dim_part has a column is_inferred.*semistream provision"),
-        (role, {"sink": str(tmp_path / "delta")}, "late' must be reject or resolve where the sink"),
-        (by_name, {}, infer + "the role is joined on the dimension's business key, code"),
+    for late, said in (
+        (role, "dim_part has a column is_inferred.*semistream provision"),
+        (by_name, "the role is joined on the dimension's business key, code"),
     ):
         load.job = load.job.model_copy(update={"dimensions": {"part": late}})
-        with pytest.raises(ConfigError, match=said):
-            load.run(None, **settings)
+        with pytest.raises(ConfigError, match=infer + said):
+            load.run(None)
     load.job = load.job.model_copy(update={"dimensions": {"part": role}})
     load.provide(10)  # adds the column
     app = "SELECT part_sk, is_inferred FROM dim_part ORDER BY part_sk"

@@ -32,13 +32,7 @@ from semistream.warehouse.bulk import fetch
 from semistream.warehouse.ids import is_long
 from semistream.warehouse.inferred import Filling
 from semistream.warehouse.ledger import retrying
-from semistream.warehouse.tables import (
-    IS_INFERRED,
-    copied_columns,
-    dimension_name,
-    dimension_table,
-    existing_table,
-)
+from semistream.warehouse.tables import IS_INFERRED, dimension_name, dimension_table, existing_table
 from semistream.warehouse.types import outside_years
 
 AT_ONCE = 500  # keys of a statement
@@ -192,24 +186,13 @@ def check_inferring(engine: Engine, role: Role, retry: float) -> None:
         )
 
 
-def filling_of(engine: Engine, job: Job, plan: RolePlan) -> Filling:
+def filling_of(engine: Engine, job: Job, plan: RolePlan, sink: str) -> Filling:
     """Return a description of how a job's facts are filled in from the version of a dimension in a
-    plan."""
+    plan. sink: the setting of the sink that has the facts."""
     role, manifest = job.role(plan.role), Manifest.read(Path(plan.snapshot))
-    name = role.dimension.name
-    table = existing_table(engine, dimension_name(name))
-    fact = existing_table(engine, job.fact_table)
-    return Filling(
-        role.name,
-        name,
-        table,
-        surrogate_key(name),
-        fact,
-        role.surrogate_key,
-        copied_columns(fact, table, role),
-        plan.version,
-        manifest.source.get("changes"),
-    )
+    table = existing_table(engine, dimension_name(role.dimension.name))
+    changes = manifest.source.get("changes")
+    return Filling(role, table, manifest.schema, plan.version, changes, sink)
 
 
 def may_infer(engine: Engine, dimension: str) -> bool:

@@ -550,7 +550,7 @@ def _role(
         dimension,
         surrogate,
         dict(role.on),
-        copied_columns(fact, dimension, role),
+        copied_columns(fact.c.keys(), dimension, role),
         business_key,
         is_unique(connection, dimension, list(role.key), business_key),
         left,

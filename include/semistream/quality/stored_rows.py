@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
-from sqlalchemy import Column
+from sqlalchemy import BigInteger, Column, Integer
 
 from semistream.quality.checksums import Sums, sum_up
 from semistream.quality.staging import Staging
 from semistream.streaming.sinks.base import StoredRows
-from semistream.warehouse.schema import row_key
 from semistream.warehouse.tables import ROW_KEY, quoted
 from semistream.warehouse.types import LongString, outside_years, sql_type, stored_schema
 
@@ -31,8 +30,12 @@ def stage(
     """
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
     shown = [f for f in kept if compared is None or f.name in compared or f.name in ids]
+    # no primary key: rows may be there twice, as damage that the checks are to tell of
     facts = staging.table(
-        "facts", *(Column(quoted(f.name), sql_type(f, f.name in ids)) for f in shown), *row_key()
+        "facts",
+        *(Column(quoted(f.name), sql_type(f, f.name in ids)) for f in shown),
+        Column("load_id", BigInteger),
+        Column("load_row", Integer),
     )
     rows: Counter[int] = Counter()
     sums: Sums = Counter()
@@ -40,9 +43,11 @@ def stage(
     for name, read in stored.files:
         try:
             for batch in read():
+                numbers = _numbers(batch.column("load_id"), rows)
+                if "load_row" in batch.schema.names:  # null in a load before it was a column
+                    numbers = pc.coalesce(batch.column("load_row"), numbers)
                 batch = batch.select([*(f.name for f in kept), "load_id"])
                 sums.update(sum_up([batch]))
-                numbers = _numbers(batch.column("load_id"), rows)
                 rows_of = _storable(batch.select([*(f.name for f in shown), "load_id"]))
                 staging.write(facts, rows_of.append_column("load_row", numbers))
         except (OSError, pa.ArrowException) as e:
@@ -53,6 +58,7 @@ def stage(
         Column("finding", LongString()),
         rows=findings,
     )
+    staging.index(facts, *ROW_KEY)
     if ids:
         staging.index(facts, *ids)
     return facts, sums, damaged

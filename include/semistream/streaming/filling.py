@@ -33,10 +33,12 @@ class FactFilling:
         for join in (plan or self.planner.plan).joins:
             if join.role not in roles or self._done.get(join.role) == join.snapshot:
                 continue
+            self.commits.wait_for_commit()  # its facts are filled in, too
             if join.role in ledger.run(lambda connection: open_roles(connection, number)):
-                filling = filling_of(engine, self.planner.job, join)
+                sink = self.planner.settings.sink
+                filling = filling_of(engine, self.planner.job, join, sink)
                 try:
-                    facts = filling.fill(ledger)
+                    facts = self.commits.sink.fill(filling, ledger)
                 except NotThatVersion:  # the newer version is published soon, and used then
                     log.info("%s was provisioned since %s", join.role, join.version)
                     continue

@@ -28,7 +28,6 @@ from semistream.sizing.star_plan import size_plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
-from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.waiting import WaitingBound, pass_seconds
 from semistream.warehouse.identity import check_snapshot
 
@@ -75,14 +74,6 @@ class SemiStreamPlanner:
         would already be facts, or no members can be inferred."""
         role.check_late(self.settings.join_type)
         if role.late == "infer":
-            if not sink_kind(self.settings.sink).in_warehouse:
-                raise ConfigError(
-                    f"dimensions.{role.name}.late",
-                    "must be reject or resolve where the sink is not sql, as the columns of facts "
-                    "are filled in when the master data come, which is done in the warehouse only",
-                    role.late,
-                    "Load into the warehouse's tables (sink: sql), or let late be resolve.",
-                )
             check_inferring(self.warehouse, role, self.settings.retry)
 
     @property

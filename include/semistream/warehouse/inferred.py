@@ -9,24 +9,33 @@ When provisioning brings the member's row, the member is filled in and keeps its
 app then fills in the columns of its facts from the dimension table, as soon as the app uses a
 version that has the row. This changes facts of former loads. Their checksums in the ledger change
 in the same transaction.
+
+A sink outside the warehouse writes its facts anew before that transaction commits. If a crash comes
+between the two, the facts have their values and ``inferred`` does not say so: the same is done
+again, with the same result, since a fact's checksum before it was filled in is the one without the
+added columns.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, select, update
+import pyarrow.compute as pc
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select, update
 
+from semistream.job import Role
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.ledger import Ledger, utc_now
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.resolution import AT_ONCE
-from semistream.warehouse.schema import inferred, load_batches, masters
-from semistream.warehouse.tables import IS_INFERRED, ROW_KEY, arrow_schema
+from semistream.warehouse.resolution import AT_ONCE, ORIGINS
+from semistream.warehouse.schema import inferred, load_batches, load_commits, masters
+from semistream.warehouse.tables import IS_INFERRED, ROW_KEY, arrow_schema, copied_columns
 
 # of a load's facts with inferred members: the number of the fact among the load's, the role, and
 # the member's surrogate key
@@ -42,78 +51,159 @@ class NotThatVersion(Exception):
 class Filling:
     """The completion of facts whose inferred members have got rows in a dimension.
 
-    dimension: the dimension's name; surrogate: the name of the surrogate key in the dimension's
-    table; fact_key: the name of the same key in the fact table; added: fact columns, each with its
-    dimension column; version: the dimension's version that the facts get; changes: the value of
-    ``changes`` in ``masters`` when the version was published, None if unknown.
+    table: the dimension's table; schema: its columns; version: the dimension's version that the
+    facts get; changes: the value of ``changes`` in ``masters`` when the version was published, None
+    if unknown; sink: the setting of the sink that has the facts. Facts that the app has loaded
+    through another sink stay as they are.
     """
 
-    role: str
-    dimension: str
+    role: Role
     table: Table
-    surrogate: str
-    fact: Table
-    fact_key: str
-    added: Mapping[str, str]
+    schema: pa.Schema
     version: str
     changes: int | None
+    sink: str
 
-    def fill(self, ledger: Ledger) -> int:
-        """Fill in the columns of an app's facts whose members have been filled in. Return the
-        number of these facts. Each transaction leaves facts, ``inferred`` and ledger consistent.
-        Raises NotThatVersion if the dimension table was provisioned again after the version."""
-        i, d, done = inferred.c, self.table.c, 0
-        due = (
-            select(i.load_id, i.load_row)
-            .join(self.table, d[self.surrogate] == i.member)
-            .where(is_open(ledger.number()), i.role == self.role, d[IS_INFERRED] == 0)
+    def added(self, facts: Container[str]) -> dict[str, str]:
+        """Return the columns to fill in: by column of the facts, the dimension's column. facts: the
+        names of all columns of the facts."""
+        return copied_columns(facts, self.table, self.role)
+
+    @property
+    def _key(self) -> ColumnElement[int]:
+        """The dimension table's surrogate key."""
+        return self.table.c[self.role.dimension.surrogate_key]
+
+    def _open(self, number: int) -> ColumnElement[bool]:
+        """Return the condition for an app's rows of ``inferred`` that are not filled in, in this
+        role, and whose facts the sink has. number: the app's number in its load_ids."""
+        b, c, i = load_batches.c, load_commits.c, inferred.c
+        same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain, c.sink == self.sink)
+        here = select(1).select_from(load_batches.join(load_commits, same))
+        of_sink = here.where(b.load_id == i.load_id).correlate(inferred).exists()
+        return and_(is_open(number), i.role == self.role.name, of_sink)
+
+    def _due(self, number: int, *columns: ColumnElement) -> Select:
+        """Return a query of the load_id and load_row of the facts to fill in, and of columns of
+        their members' rows, in the order of the facts."""
+        i = inferred.c
+        return (
+            select(i.load_id, i.load_row, *columns)
+            .select_from(inferred.join(self.table, self._key == i.member))
+            .where(self._open(number), self.table.c[IS_INFERRED] == 0)
             .order_by(i.load_id, i.load_row)
-            .limit(AT_ONCE)
         )
+
+    def state(self, connection: Connection) -> int | None:
+        """Return the time of the dimension table's last change, and lock it until the transaction
+        ends. Raises NotThatVersion if the table has changed since the version."""
+        name = self.role.dimension.name
+        now = connection.scalar(
+            select(masters.c.changes).where(masters.c.name == name).with_for_update()
+        )
+        if None not in (now, self.changes) and now != self.changes:
+            raise NotThatVersion
+        return now
+
+    # ---- facts in the warehouse
+
+    def fill(self, ledger: Ledger, fact: Table) -> int:
+        """Fill in the columns of an app's facts in a table of the warehouse. Return the number of
+        these facts. Each transaction leaves facts, ``inferred`` and ledger consistent. Raises
+        NotThatVersion if the dimension table was provisioned again after the version."""
+        due, done = self._due(ledger.number()).limit(AT_ONCE), 0
         while rows := ledger.run(lambda connection: connection.execute(due).all()):
             loads = defaultdict[int, list[int]](list)
             for load, row in rows:
                 loads[load].append(row)
-            ledger.run(lambda connection, loads=loads: self._fill(connection, loads))  # type: ignore[misc]
+            ledger.run(lambda connection, loads=loads: self._fill(connection, fact, loads))  # type: ignore[misc]
             done += len(rows)
         return done
 
-    def _fill(self, connection: Connection, loads: Mapping[int, list[int]]) -> None:
+    def _fill(self, connection: Connection, fact: Table, loads: Mapping[int, list[int]]) -> None:
         """Fill in some facts, given by load. The first statement is a change, so that SQLite takes
         its lock before it reads."""
-        b, i, f, d = load_batches.c, inferred.c, self.fact.c, self.table.c
+        i, f, d = inferred.c, fact.c, self.table.c
         values = {
-            a: select(d[m]).where(d[self.surrogate] == f[self.fact_key]).scalar_subquery()
-            for a, m in self.added.items()
+            a: select(d[m]).where(self._key == f[self.role.surrogate_key]).scalar_subquery()
+            for a, m in self.added(f.keys()).items()
         }
         for load, rows in loads.items():
-            connection.execute(
-                update(inferred)
-                .where(i.load_id == load, i.load_row.in_(rows), i.role == self.role)
-                .values(version=self.version, filled_at=utc_now())
-            )
+            self._mark(connection, i.load_id == load, i.load_row.in_(rows))
             if not values:
                 continue
             mine = and_(f.load_id == load, f.load_row.in_(rows))
-            before = self._checksum(connection, mine)
-            connection.execute(update(self.fact).where(mine).values(values))
-            more = self._checksum(connection, mine) - before
-            of_load = b.load_id == load
-            known = connection.scalar(select(b.facts_checksum).where(of_load)) or 0
-            connection.execute(
-                update(load_batches).where(of_load).values(facts_checksum=signed(known + more))
-            )
+            before = self._checksum(connection, fact, mine)
+            connection.execute(update(fact).where(mine).values(values))
+            self._add(connection, load, self._checksum(connection, fact, mine) - before)
         # read last, and under a lock: the facts contain everything that was provisioned until then
-        now = connection.scalar(
-            select(masters.c.changes).where(masters.c.name == self.dimension).with_for_update()
-        )
-        if None not in (now, self.changes) and now != self.changes:
-            raise NotThatVersion
+        self.state(connection)
 
-    def _checksum(self, connection: Connection, which: ColumnElement[bool]) -> int:
-        schema = pa.schema([f for f in arrow_schema(self.fact) if f.name not in ROW_KEY])
-        rows = select(*(self.fact.c[name] for name in schema.names)).where(which)
+    def _mark(self, connection: Connection, *which: ColumnElement[bool]) -> int:
+        """Mark rows of ``inferred`` in this role as filled in. Return their number."""
+        mark = update(inferred).where(*which, inferred.c.role == self.role.name)
+        return connection.execute(mark.values(version=self.version, filled_at=utc_now())).rowcount
+
+    def _add(self, connection: Connection, load: int, more: int) -> None:
+        """Add to the checksum of a load's facts in the ledger."""
+        b, of_load = load_batches.c, load_batches.c.load_id == load
+        known = connection.scalar(select(b.facts_checksum).where(of_load)) or 0
+        connection.execute(
+            update(load_batches).where(of_load).values(facts_checksum=signed(known + more))
+        )
+
+    def _checksum(self, connection: Connection, fact: Table, which: ColumnElement[bool]) -> int:
+        schema = pa.schema([f for f in arrow_schema(fact) if f.name not in ROW_KEY])
+        rows = select(*(fact.c[name] for name in schema.names)).where(which)
         return sum(checksum(batch) for batch in fetch(connection, rows, schema))
+
+    # ---- facts elsewhere
+
+    def loads(self, connection: Connection, number: int) -> set[int]:
+        """Return the load_ids of the facts to fill in."""
+        load = inferred.c.load_id
+        query = self._due(number).with_only_columns(load).order_by(None).distinct()
+        return set(connection.scalars(query))
+
+    def values(
+        self,
+        connection: Connection,
+        number: int,
+        loads: AbstractSet[int],
+        facts: pa.RecordBatch,
+        added: Mapping[str, str],
+    ) -> tuple[np.ndarray, pa.Table]:
+        """Find those of some facts that are to be filled in. Return their positions, int64[k], and
+        the values of their columns. loads: see ``loads``; facts: with load_id and load_row; added:
+        see ``added``. Memory grows with the facts that are given, and with no others."""
+        i, d = inferred.c, self.table.c
+        columns = [self.schema.field(m).with_name(a) for a, m in added.items()]
+        query = self._due(number, *(d[m].label(a) for a, m in added.items()))
+        of, rows = (pc.fill_null(facts[name], -1).to_numpy() for name in ROW_KEY)
+        at, found = [np.empty(0, np.int64)], list[pa.RecordBatch]()
+        for load in loads & {*np.unique(of).tolist()}:
+            mine = np.flatnonzero(of == load)
+            some = i.load_row.between(int(rows[mine].min()), int(rows[mine].max()))
+            these = query.where(i.load_id == load, some)
+            for part in fetch(connection, these, pa.schema([*ORIGINS, *columns])):
+                _, here, there = np.intersect1d(rows[mine], part.column(1), return_indices=True)
+                at.append(mine[here])
+                found.append(part.select([*added]).take(pa.array(there)))
+        return np.concatenate(at), pa.Table.from_batches(found, pa.schema(columns))
+
+    def record(
+        self, connection: Connection, number: int, state: int | None, more: Mapping[int, int]
+    ) -> int:
+        """Record that all facts whose members have rows are filled in. Return their number. state:
+        what ``state`` has returned before they were looked for; more: by load, what the checksum of
+        its facts grows by. Raises NotThatVersion if the dimension table has changed since."""
+        known = select(self._key).where(self.table.c[IS_INFERRED] == 0)
+        facts = self._mark(connection, self._open(number), inferred.c.member.in_(known))
+        for load, growth in more.items():
+            self._add(connection, load, growth)
+        if self.state(connection) != state:
+            raise NotThatVersion
+        return facts
 
 
 def is_open(number: int) -> ColumnElement[bool]:

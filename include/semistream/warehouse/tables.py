@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -257,16 +257,17 @@ def quoted(name: str) -> quoted_name:
     return quoted_name(name, True)
 
 
-def copied_columns(fact: Table, dimension: Table, role: Role) -> dict[str, str]:
+def copied_columns(facts: Container[str], dimension: Table, role: Role) -> dict[str, str]:
     """Return the columns that the join added: by fact column, the dimension column. If the stream
-    also has a column of this name, the added column is called ROLE_name."""
+    also has a column of this name, the added column is called ROLE_name. facts: the names of the
+    facts' columns."""
     names = role.columns or {
         c.key: c.key for c in dimension.columns if c.key not in (*role.on.values(), IS_INFERRED)
     }
     out = {}
     for m, given in names.items():
         for a in (f"{role.name}_{m}", m) if given == m else (given,):
-            if a in fact.columns and m in dimension.columns and a != role.surrogate_key:
+            if a in facts and m in dimension.columns and a != role.surrogate_key:
                 out[a] = m
                 break
     return out

@@ -15,6 +15,8 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import RowWriter, Spool
 from semistream.warehouse.checksum import as_stored, checksum, signed
 from semistream.warehouse.closing import Closing
+from semistream.warehouse.inferred import Filling
+from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.records import Commit, LoadRecord
 
 INSERT_ROWS = 100_000  # rows given to the bulk writer at a time
@@ -30,8 +32,8 @@ class StoredRows(NamedTuple):
     for each file; others: (name, the load_ids of rows in the file that do not belong to the app)
     for each file. Reading the rows raises OSError or pa.ArrowException if a file is gone or
     damaged. The names come from the record of ``commit``, because a listing of the directory would
-    not show that a file is gone. The rows of a load may come in any order and without ``load_row``;
-    their values and types are those that ``write`` received.
+    not show that a file is gone. The rows of a load may come in any order; they have ``load_row``
+    if they may have inferred members. Their values and types are those that ``write`` received.
     """
 
     schema: pa.Schema
@@ -94,11 +96,11 @@ class Sink(Protocol):
         return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
-        """Write a partition, or prepare it for ``commit``: joined rows, unmatched tuples,
-        propagated patterns, and the marks of resolved rows (``mark_resolved``), whose keys are in
-        ``Spool.resolved``. Return the valid record. Its fields facts_checksum and
-        unmatched_checksum are set, and ``prepared`` contains the data for ``commit``, as JSON
-        values.
+        """Write a partition, or prepare it for ``commit``: joined rows, those with inferred members
+        (``Spool.inferred``), unmatched tuples, propagated patterns, and the marks of resolved rows
+        (``mark_resolved``), whose keys are in ``Spool.resolved``. Return the valid record. Its
+        fields facts_checksum and unmatched_checksum are set, and ``prepared`` contains the data for
+        ``commit``, as JSON values.
 
         Several attempts of a partition may run at the same time, even an attempt of a driver that
         was killed: name files by ``attempt_name``.
@@ -116,6 +118,12 @@ class Sink(Protocol):
 
         loads: the result of ``write`` for each partition.
         """
+
+    def fill(self, filling: Filling, ledger: Ledger) -> int:
+        """Fill in the columns of an app's facts whose inferred members have got rows in a version
+        of their dimension, and of no others. Return the number of these facts. ``inferred``, and
+        the checksums in the ledger, tell of it in one transaction, see ``Filling``. After a crash
+        before that transaction the method is called again. Raises NotThatVersion."""
 
     def clean_up(self) -> None:
         """Remove files that only ``commit`` needed. The record of the commit has already been

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
@@ -30,6 +33,7 @@ from semistream.streaming.sinks.base import (
     Sink,
     StoredRows,
     attempt_name,
+    of_load,
     rejected_rows,
     stored_checksum,
 )
@@ -38,15 +42,18 @@ from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
+from semistream.warehouse.inferred import Filling
+from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.resolution import mark_resolved
-from semistream.warehouse.schema import metadata, propagated, unmatched
-from semistream.warehouse.tables import fact_table
+from semistream.warehouse.schema import inferred, metadata, propagated, unmatched
+from semistream.warehouse.tables import ROW_KEY, fact_table
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
 
 WAREHOUSE = "semistream.warehouse"  # property of the table: the identity of its warehouse
 RESTORE = (
@@ -54,7 +61,8 @@ RESTORE = (
     "the source anew: semistream reset APP."
 )
 RESOLVED = "resolved"  # kind of staged rows: keys of rows of ``unmatched``, not rows of a table
-CLAIMS = 10  # attempts to claim a table that others write to at the same time
+TRIES = 10  # attempts to change a table that others change at the same time
+LOAD_ROW = pa.field("load_row", pa.int32())  # where facts may have inferred members
 READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
 # approximate size of a data file's row group, which is in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
@@ -100,12 +108,16 @@ class DeltaSink(Sink):
     and marks resolved rows. After a crash both steps are repeated, which is harmless. A batch that
     is not committed leaves nothing to delete, and the driver starts no task for a committed batch.
 
-    Rows have their load's ``load_id`` but no number, because there is no primary key.
+    Rows have their load's ``load_id``. They have their number in the load only if the table has a
+    column for it, because facts may have inferred members: ``inferred`` names them by it.
+
+    numbered: whether the table has that column, once ``prepare`` has looked.
     """
 
     uri: str
     checkpoint: str
     warehouse: Warehouse
+    numbered: bool = False
     two_phase: ClassVar[bool] = True
     in_warehouse: ClassVar[bool] = False
     put_back: ClassVar[str] = (
@@ -130,6 +142,7 @@ class DeltaSink(Sink):
             schema,
             f"{batch:09d}-{drain}-{partition:04d}",
             {"load_id": pa.scalar(key, pa.int64())},
+            numbered=self.numbered,
         )
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
@@ -139,6 +152,7 @@ class DeltaSink(Sink):
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for what, rows in (
             (unmatched.name, rejected),
+            (inferred.name, spool.inferred()),
             (propagated.name, spool.propagated()),
             (RESOLVED, spool.resolved()),
         ):
@@ -169,23 +183,25 @@ class DeltaSink(Sink):
         # checks for repeated names: the proof copies the rows to a table of the warehouse
         fact_table(self.warehouse.fact, stream, self.warehouse.surrogates, added, id_columns)
         schema = pa.schema([*stream, *added, pa.field("load_id", pa.int64())])
+        more = [LOAD_ROW] if self.warehouse.infers else []
         _delta_table.cache_clear()  # another table may have been made at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
                 if "://" not in self.uri:
                     Path(self.uri).mkdir(parents=True, exist_ok=True)
                 try:
-                    DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+                    whole = pa.schema([*schema, *more])
+                    DeltaTable.create(self.uri, whole, mode="ignore", name=self.warehouse.fact)
                 except DeltaError:
                     if not DeltaTable.is_deltatable(self.uri):  # otherwise another app was first
                         raise
             table = DeltaTable(self.uri)
-            found = [f.name for f in table.schema().fields]
+            found = _columns(table)
         except DeltaError as e:
             raise ConfigError(
                 "sink", "must be a Delta table, or a place for one", self.uri, str(e)
             ) from None
-        if found != schema.names:
+        if [name for name in found if name != LOAD_ROW.name] != schema.names:
             raise ConfigError(
                 "sink",
                 "must be a Delta table of the job's columns",
@@ -193,35 +209,34 @@ class DeltaSink(Sink):
                 f"They are: {', '.join(schema.names)}. Name another table.",
             )
         self._claim(table)
-        return self
+        if more:
+            _number(table)
+        return replace(self, numbered=LOAD_ROW.name in _columns(table))
 
     def _claim(self, table: DeltaTable) -> None:
         """Refuse a table that another warehouse loads. Both warehouses would use the same load_ids,
         and mistake each other's transactions of an app of the same name for their own."""
-        from deltalake.exceptions import CommitFailedError
-
         mine = warehouse_identity(self.warehouse.engine, self.warehouse.retry)
-        owner = table.metadata().configuration.get(WAREHOUSE)
-        for _ in range(CLAIMS):
-            if owner is not None:
-                break
-            with suppress(CommitFailedError):  # another process was first
-                table.alter.set_table_properties({WAREHOUSE: mine}, raise_if_not_exists=False)
-            table.update_incremental()
-            owner = table.metadata().configuration.get(WAREHOUSE)
-        if owner != mine:
+
+        def owner() -> str | None:
+            return table.metadata().configuration.get(WAREHOUSE)
+
+        def claim() -> None:
+            table.alter.set_table_properties({WAREHOUSE: mine}, raise_if_not_exists=False)
+
+        _change(table, claim, lambda: owner() is not None)
+        if owner() != mine:
             raise ConfigError(
                 "sink",
                 "must be a Delta table that no other warehouse loads",
                 self.uri,
-                f"Its property {WAREHOUSE} is {owner}, and this "
+                f"Its property {WAREHOUSE} is {owner()}, and this "
                 f"warehouse's identity {mine}. Name another table, or set "
                 "WAREHOUSE_URL to the warehouse that has its ledger.",
             )
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
 
         table = _delta_table(self.uri)
         name, version = _transaction(commit.app, (commit.batch, commit.drain))
@@ -229,13 +244,9 @@ class DeltaSink(Sink):
         newest = table.transaction_version(name)
         if newest is None or newest < version:
             files = [file for load in loads for file in load.prepared["files"]]
-            actions: list[AddAction | RemoveAction] = [
-                AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
-                for f in files
-            ]
             once = CommitProperties(app_transactions=[Transaction(name, version)])
             table.create_write_transaction(
-                actions, "append", table.schema(), commit_properties=once
+                _added(files), "append", table.schema(), commit_properties=once
             )
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
@@ -252,8 +263,12 @@ class DeltaSink(Sink):
                             mark_resolved(connection, key, parts)
                             continue
                         for part in parts:
-                            rows = pa.Table.from_batches([part])
-                            keyed = rejected_rows(rows, key, self.warehouse.fact, first)
+                            rows, fact = pa.Table.from_batches([part]), self.warehouse.fact
+                            keyed = (
+                                of_load(rows, key, fact)
+                                if what == inferred.name
+                                else rejected_rows(rows, key, fact, first)
+                            )
                             bulk_insert(connection, metadata.tables[what], keyed)
                             first += part.num_rows
 
@@ -266,8 +281,7 @@ class DeltaSink(Sink):
     def take_out(self, loads: Sequence[tuple[int, int]]) -> None:
         from deltalake.exceptions import DeltaError
 
-        if (table := self._table()) is None:
-            raise StateError(f"The Delta table {self.uri} is gone. {RESTORE}")
+        table = self._existing()
         before = table.version()
         try:
             for first, last in loads:
@@ -277,6 +291,82 @@ class DeltaSink(Sink):
                 f"The Delta table {self.uri} refuses to delete rows: {e}. Do it again."
             ) from None
         self._flush(before + 1)
+
+    def fill(self, filling: Filling, ledger: Ledger) -> int:
+        for _ in range(TRIES - 1):
+            with suppress(_Rewritten):
+                return self._fill(filling, ledger)
+        return self._fill(filling, ledger)
+
+    def _fill(self, filling: Filling, ledger: Ledger) -> int:
+        """Write the data files that have facts to fill in anew. They replace the former ones as the
+        last step of the ledger's transaction. Raises _Rewritten."""
+        number, state, table = ledger.number(), ledger.run(filling.state), self._existing()
+        data = table.to_pyarrow_dataset()
+        added = filling.added(data.schema.names)
+        loads = ledger.run(lambda connection: filling.loads(connection, number)) if added else set()
+        old, new, more = list[str](), list[dict[str, Any]](), Counter[int]()
+
+        def found(facts: pa.RecordBatch, added: Mapping[str, str]) -> tuple[np.ndarray, pa.Table]:
+            return ledger.run(
+                lambda connection: filling.values(connection, number, loads, facts, added)
+            )
+
+        key = pa.schema([field for field in data.schema if field.name in ROW_KEY])
+        mine = pc.field("load_id").isin(pa.array(sorted(loads), pa.int64()))
+        for fragment in data.get_fragments(filter=mine) if loads else ():
+            read = partial(_batches, data.filesystem, fragment.path)
+            if not (
+                fragment.subset(mine, schema=data.schema).row_groups
+                and any(len(found(some, {})[0]) for some in read(key))
+            ):
+                continue
+            writer = DataFiles(self.uri, data.schema, "filled", {})
+            try:
+                for batch in read(data.schema):
+                    at, values = found(batch, added)
+                    batch = _replaced(batch, at, values)
+                    more.update(_growth(batch.take(pa.array(at)), values.column_names))
+                    writer.write(batch)
+                new += writer.close()
+            except BaseException:
+                writer.discard()
+                raise
+            old.append(fragment.path)
+
+        def write(connection: Connection) -> int:
+            facts = filling.record(connection, number, state, more)
+            if old:
+                self._replace(table, old, new)
+            return facts
+
+        return ledger.run(write)
+
+    def _replace(self, table: DeltaTable, old: list[str], new: list[dict[str, Any]]) -> None:
+        """Commit that data files are replaced by others. Raises _Rewritten."""
+        from deltalake import CommitProperties
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import RemoveAction
+
+        # delta-rs would let the commit pass if a compaction has removed the files meanwhile
+        alone, now = CommitProperties(max_commit_retries=0), time.time_ns() // 1_000_000
+        actions = [*_added(new), *(RemoveAction(path, True, now) for path in old)]
+        for _ in range(TRIES):
+            if not _sizes(table).keys() >= {*old}:
+                break
+            try:
+                table.create_write_transaction(
+                    actions, "append", table.schema(), commit_properties=alone
+                )
+            except CommitFailedError:  # another process was first
+                table.update_incremental()
+            else:
+                self._flush(table.version())
+                return
+        raise _Rewritten(
+            f"The Delta table {self.uri} was changed by others again and again while facts were "
+            "filled in. Run the load again."
+        )
 
     def missing(self, app: str) -> str | None:
         ledger = self.warehouse.ledger(app)
@@ -307,6 +397,12 @@ class DeltaSink(Sink):
                 f"The log of the Delta table {self.uri} cannot be read: {e}. {RESTORE}"
             ) from None
 
+    def _existing(self) -> DeltaTable:
+        """Return the table in its present state. Raises StateError if there is none."""
+        if (table := self._table()) is None:
+            raise StateError(f"The Delta table {self.uri} is gone. {RESTORE}")
+        return table
+
     def stored(self, app: str) -> StoredRows:
         if (table := self._table()) is None:
             raise ConfigError(
@@ -318,10 +414,7 @@ class DeltaSink(Sink):
         data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
         schema, (first, last) = pa.schema(data.schema), app_loads(number)
         mine = (pc.field("load_id") >= first) & (pc.field("load_id") <= last)
-        log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
-        sizes = {
-            unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)
-        }
+        sizes = _sizes(table)
 
         def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
             found = data.filesystem.get_file_info(fragment.path).size
@@ -362,6 +455,91 @@ class DeltaSink(Sink):
         sync(log)
 
 
+class _Rewritten(StateError):
+    """Another process has replaced a data file that was to be replaced, or commits all the time."""
+
+
+def _batches(
+    files: pyarrow.fs.FileSystem, path: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield these columns of a data file, a little at a time. A column that the file lacks is
+    null."""
+    with files.open_input_file(path) as file, open_parquet(file) as parquet:
+        there = [name for name in schema.names if name in parquet.schema_arrow.names]
+        for rows in parquet_batches(parquet, there, READ_ROWS, GROUP_BYTES):
+            columns = [
+                rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type)
+                for f in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _columns(table: DeltaTable) -> list[str]:
+    return [field.name for field in table.schema().fields]
+
+
+def _sizes(table: DeltaTable) -> dict[str, int]:
+    """Return the size in bytes of each data file, by its path in the table."""
+    log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
+    return {unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)}
+
+
+def _change(table: DeltaTable, change: Callable[[], None], done: Callable[[], bool]) -> None:
+    """Change a table's metadata unless this is done. Other processes may do so at the same time."""
+    from deltalake.exceptions import CommitFailedError
+
+    for _ in range(TRIES):
+        if done():
+            break
+        with suppress(CommitFailedError):  # another process was first
+            change()
+        table.update_incremental()
+
+
+def _number(table: DeltaTable) -> None:
+    """Add the column for the rows' numbers. Rows of former loads have null there."""
+    from deltalake import Field
+    from deltalake.schema import PrimitiveType
+
+    column = Field(LOAD_ROW.name, PrimitiveType("integer"), nullable=True)
+    _change(
+        table, lambda: table.alter.add_columns(column), lambda: LOAD_ROW.name in _columns(table)
+    )
+
+
+def _added(files: Sequence[Mapping[str, Any]]) -> list[AddAction | RemoveAction]:
+    """Return the actions that add data files to a table. files: as ``DataFiles.close`` returns
+    them."""
+    from deltalake.transaction import AddAction
+
+    return [
+        AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
+        for f in files
+    ]
+
+
+def _replaced(rows: pa.RecordBatch, at: np.ndarray, values: pa.Table) -> pa.RecordBatch:
+    """Return rows with other values in some columns at these positions, int64[k]. values: k rows,
+    with columns that ``rows`` has."""
+    taken = np.arange(rows.num_rows)
+    taken[at] = rows.num_rows + np.arange(len(at))
+    for name in values.column_names:
+        number, field = rows.schema.get_field_index(name), rows.schema.field(name)
+        both = pa.concat_arrays([rows[name], *values[name].cast(field.type).chunks])
+        rows = rows.set_column(number, field, both.take(pa.array(taken)))
+    return rows
+
+
+def _growth(rows: pa.RecordBatch, filled: Sequence[str]) -> dict[int, int]:
+    """Return, by load, by what the checksum of these facts has grown when columns that were null
+    were filled in. A null adds nothing to it."""
+    growth = dict[int, int]()
+    for load in pc.unique(rows["load_id"]).to_pylist():
+        mine = rows.filter(pc.equal(rows["load_id"], load)).drop_columns([*ROW_KEY])
+        growth[load] = checksum(mine) - checksum(mine.drop_columns([*filled]))
+    return growth
+
+
 class DataFiles:
     """A partition's joined rows as Parquet files of a Delta table, written during the join. On a
     local disk they are also flushed. Nothing refers to them until the driver's commit.
@@ -370,14 +548,23 @@ class DataFiles:
     begins, because the first one declares the column as not nullable, which saves a definition
     level for each value.
 
-    name: the beginning of the files' names; key: further columns, each with one value in all rows.
+    name: the beginning of the files' names; key: further columns, each with one value in all rows;
+    numbered: whether the rows are numbered from 0, in a column after these.
     """
 
-    def __init__(self, uri: str, schema: pa.Schema, name: str, key: dict[str, pa.Scalar]):
+    def __init__(
+        self,
+        uri: str,
+        schema: pa.Schema,
+        name: str,
+        key: dict[str, pa.Scalar],
+        *,
+        numbered: bool = False,
+    ):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
         self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
         self._names = name
-        self._schema, self._key = schema, key
+        self._schema, self._key, self._numbered, self._count = schema, key, numbered, 0
         self._written: list[dict[str, Any]] = []
         self._path = ""  # of the newest file
         self._file: DirectFile | None = None  # the newest file, if it is local
@@ -415,6 +602,10 @@ class DataFiles:
         self.total += checksum(group)
         for name, value in self._key.items():
             group = group.append_column(name, pa.repeat(value, group.num_rows))
+        if self._numbered:
+            numbers = np.arange(self._count, self._count + group.num_rows, dtype=np.int32)
+            group = group.append_column(LOAD_ROW, pa.array(numbers))
+            self._count += group.num_rows
         if self._writer is not None and any(
             column.null_count and not field.nullable
             for column, field in zip(group.columns, self._writer.schema, strict=True)

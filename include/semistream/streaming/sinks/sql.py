@@ -25,6 +25,8 @@ from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.closing import Closing, closed_name
 from semistream.warehouse.dialects import said, system_of
+from semistream.warehouse.inferred import Filling
+from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.resolution import AT_ONCE, mark_resolved
@@ -145,6 +147,9 @@ class SqlSink(Sink):
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         self.warehouse.ledger(commit.app).commit(commit)
+
+    def fill(self, filling: Filling, ledger: Ledger) -> int:
+        return filling.fill(ledger, existing_table(self.engine, self.warehouse.fact))
 
     def missing(self, app: str) -> str | None:
         fact, newest = self.warehouse.fact, self.warehouse.ledger(app).newest_output("sql")

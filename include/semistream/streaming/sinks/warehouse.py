@@ -27,7 +27,8 @@ class Warehouse:
     surrogates: the surrogate keys of the fact table, one for each role; empty for a join of two
     streams; retry: seconds for which operations on an unreachable database are retried; index_ids:
     whether the fact table has an index on the stream's id columns; closing: the closing of keys
-    that have become final, if the job has totals.
+    that have become final, if the job has totals; infers: whether facts of the job may have
+    inferred members.
     """
 
     url: str = field(repr=False)
@@ -36,12 +37,15 @@ class Warehouse:
     retry: float
     index_ids: bool = False
     closing: Closing | None = None
+    infers: bool = False
 
     @classmethod
     def of(cls, url: str, job: AnyJob, retry: float = 60.0) -> Warehouse:
         """Return the warehouse of a job."""
-        surrogates = tuple(r.surrogate_key for r in job.roles) if isinstance(job, Job) else ()
-        return cls(url, job.fact_table, surrogates, retry, job.index_ids, closing_of(job))
+        roles = job.roles if isinstance(job, Job) else ()
+        surrogates = tuple(role.surrogate_key for role in roles)
+        infers = any(role.late == "infer" for role in roles)
+        return cls(url, job.fact_table, surrogates, retry, job.index_ids, closing_of(job), infers)
 
     @property
     def engine(self) -> Engine:
