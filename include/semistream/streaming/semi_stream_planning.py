@@ -28,7 +28,7 @@ from semistream.sizing.star_plan import size_plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
-from semistream.streaming.sinks.registry import sink_kind
+from semistream.streaming.sinks.registry import check_late
 from semistream.streaming.waiting import WaitingBound, pass_seconds
 from semistream.warehouse.identity import check_snapshot
 
@@ -65,25 +65,12 @@ class SemiStreamPlanner:
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
-            self._check_late(role)
+            check_late(role, self.settings.join_type, self.settings.sink)
+            if role.late == "infer":
+                check_inferring(self.warehouse, role, self.settings.retry)
             self._current(role)
         if streams is not None:
             self.without_sample(streams, max(self.settings.partitions, 1))
-
-    def _check_late(self, role: Role) -> None:
-        """Raise ConfigError if the setting ``late`` of a role cannot work: tuples to be resolved
-        would already be facts, or no members can be inferred."""
-        role.check_late(self.settings.join_type)
-        if role.late == "infer":
-            if not sink_kind(self.settings.sink).in_warehouse:
-                raise ConfigError(
-                    f"dimensions.{role.name}.late",
-                    "must be reject or resolve where the sink is not sql, as the columns of facts "
-                    "are filled in when the master data come, which is done in the warehouse only",
-                    role.late,
-                    "Load into the warehouse's tables (sink: sql), or let late be resolve.",
-                )
-            check_inferring(self.warehouse, role, self.settings.retry)
 
     @property
     def outdated(self) -> bool:
