@@ -140,8 +140,9 @@ archive_classes() {
     fi
 }
 
-kernels() {  # what the files say that have compiled functions
-    grep -rl --include='*.py' njit include/semistream 2>/dev/null | LC_ALL=C sort | xargs cat 2>/dev/null | sha256sum
+kernels() {  # what the files say that have compiled functions, and that compile them
+    { grep -rl --include='*.py' njit include/semistream; echo include/semistream/machine_code.py; } 2>/dev/null \
+        | LC_ALL=C sort | xargs cat 2>/dev/null | sha256sum
 }
 
 compile_kernels() {

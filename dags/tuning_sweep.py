@@ -10,7 +10,14 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, dag, task, task_group
 
-from semistream.airflow.operators import TUNED, SweepPointOperator, form, places, spark_app
+from semistream.airflow.operators import (
+    JOIN_MEMORY,
+    TUNED,
+    SweepPointOperator,
+    form,
+    places,
+    spark_app,
+)
 from semistream.job import Job
 from semistream.joins.registry import REGISTRY
 from semistream.pipeline import steps
@@ -37,7 +44,7 @@ PARAMS = form(
         "values_display": {a.name: a.title for a in REGISTRY.values()},
         "description": "Those to compare; none chosen: all that can join with the master data",
     },
-    memory={"type": "string", "default": "4MB", "minLength": 1},
+    memory={"type": "string", "default": JOIN_MEMORY, "minLength": 1},
     calibrate={"default": True},
 )
 

@@ -11,6 +11,7 @@ import stat
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -421,3 +422,27 @@ def test_a_job_is_loaded_on_its_schedule_and_a_run_that_meets_its_load_is_skippe
     ended = lambda: request_stop(checkpoint) or not drivers.is_alive(checkpoint)
     wait_until(ended, "no load runs any more")
     assert read_status(checkpoint).rows_read == 1000
+
+
+def test_a_job_is_loaded_when_files_arrive(airflow_server):
+    """By the triggerer, which watches the directory."""
+    server, dag = airflow_server, "load_filed"
+    job = SmallJob(server.home / "filed")
+    job_text = job.file.read_text().replace("path: ", f"path: {job.directory}/")
+    job_text = job_text.replace("small", "filed").replace("name: product", "name: good")
+    (server.home / "jobs").mkdir(exist_ok=True)
+    more = "schedule: on_files\nsettings: {memory: 1MB}\n"
+    (server.home / "jobs" / "filed.yaml").write_text(job_text + more)
+    wait_until(lambda: server.knows(dag), "the bundle of jobs has been read")
+    server.call(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
+
+    def runs() -> list[dict[str, Any]]:
+        return server.call(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
+
+    assert runs() == []
+    job.add(500)
+    ended = lambda: [run["state"] for run in runs() if run["state"] in ("success", "failed")]
+    wait_until(ended, "loaded and proven", 400)
+    assert ended() == ["success"] and runs()[0]["run_type"] == "asset_triggered"
+    assert read_status(server.home / "checkpoints" / "filed").rows_read == 500
+    server.call(f"/api/v2/dags/{dag}", {"is_paused": True}, "PATCH")

@@ -648,7 +648,7 @@ def test_secrets_of_a_source_come_from_a_file_that_its_owner_alone_may_read(tmp_
             "source_options_file": str(file),
         }
     )
-    job = settings.with_source(SmallLoad(tmp_path / "home", "sqlite://").job)
+    job = settings.applied(SmallLoad(tmp_path / "home", "sqlite://").job)
     file.chmod(0o640)
     with pytest.raises(ConfigError, match=f"chmod 600 {file}"):
         job.stream.all_options()

@@ -123,7 +123,7 @@ def test_a_jdk_that_has_gone_is_replaced(project):
     assert run(project).returncode == 0 and Path(java_home(project), "bin/java").exists()
 
 
-def test_kernels_are_compiled_at_set_up_and_again_when_they_change(project):
+def test_kernels_are_compiled_at_set_up_and_again_when_they_or_their_compiler_change(project):
     make_ready(project)
     (project / ".venv/bin/python").unlink()
     calls = project / "calls"
@@ -134,4 +134,6 @@ def test_kernels_are_compiled_at_set_up_and_again_when_they_change(project):
         file.write_text(text)
         (project / "include/semistream/other.py").write_text(f"# {calls.exists()}")
         assert run(project).returncode == 0
-    assert calls.read_text().splitlines() == ["-m semistream.files.precompile"] * 2
+    (project / "include/semistream/machine_code.py").write_text("# makes another code of them\n")
+    assert run(project).returncode == run(project).returncode == 0
+    assert calls.read_text().splitlines() == ["-m semistream.files.precompile"] * 3

@@ -207,6 +207,22 @@ def test_form_of_two_streams_has_every_setting_but_checkpoint_and_reason(dags):
     assert given == StreamStreamSettings.load({"job": "orders"})
 
 
+def test_the_memory_of_a_join_has_one_default(dags):
+    from semistream.pipeline import steps
+    from semistream.settings import MEMORY
+    from semistream.streaming.settings import LoadSettings, StreamStreamSettings
+    from semistream.tuning.settings import TuneSettings
+
+    kinds = {
+        "semi_stream_load": LoadSettings,
+        "stream_stream_load": StreamStreamSettings,
+        "tuning_sweep": TuneSettings,
+    }
+    for dag, kind in kinds.items():
+        given = steps.from_form(kind, dags[dag].params.dump(), job="tpch").memory
+        assert given == ((MEMORY,) if kind is TuneSettings else MEMORY), dag
+
+
 @pytest.mark.parametrize(
     "name,wrong",
     [
@@ -476,6 +492,13 @@ notify: [{{class: to_file.ToFile, path: {told}, text: '{{{{ semistream.text }}}}
     assert (event["app"], event["rows"], event["batches"]) == ("shop", job.expected["facts"], 1)
     assert event["match_rate"] == job.expected["matched"] / 500
     assert len(table_events("dim_article")) == 1 and told.read_text() == said
+    with create_engine(airflow_environment["WAREHOUSE_URL"]).begin() as connection:
+        connection.exec_driver_sql("DELETE FROM fact_shop WHERE order_id = 1")
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        run(airflow, "verify_completeness", app="shop")  # as once a day
+    again = told.read_text().removeprefix(said)
+    assert "Job: shop\nOwner: retail\nRun: manual__" in again
+    assert "(none_missing)" in again and "/dags/verify_completeness/runs/" in again
 
 
 def table_events(table: str) -> list[dict]:

@@ -125,6 +125,9 @@ def test_upsert_keeps_surrogate_keys_and_rewrites_only_what_changed(warehouse, t
     assert second["c"] == first["c"] | {"price": None} and second["a"] == first["a"]
     assert second["b"] == first["b"]
     assert len({r["product_sk"] for r in second.values()}) == 5
+    noted = stored(warehouse, "master_changes")
+    assert [(r["inserted"], r["updated"], r["rejected"]) for r in noted] == [(4, 0, 0), (1, 1, 0)]
+    assert noted[1]["changes"] == stored(warehouse, "masters")[0]["changes"]
 
 
 def test_of_rows_with_the_same_key_the_last_one_stays(warehouse, tmp_path):

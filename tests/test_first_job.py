@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import inspect
 
 from semistream.paths import Paths
 from semistream.pipeline.job_schema import job_schema
@@ -415,7 +416,42 @@ def test_a_table_of_another_kind_is_no_fact_table(run, star, fact_table, said):
     assert code == 2
     assert said in err
     assert "Choose another name" in err
+    code, _, err = run("provision", "star.yaml")
+    assert code == 2
+    assert said in err
+    assert not inspect(connect(Paths.from_environment().warehouse_url)).has_table("dim_product")
     assert not [*star.rglob("*.arrow")]  # nothing is provisioned
+
+
+def test_facts_that_go_elsewhere_may_be_named_like_any_table(run, star):
+    with connect(Paths.from_environment().warehouse_url).begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE fact_sales (id INTEGER)")
+    job = STAR.replace("0.05%s", "0.5")
+    (star / "star.yaml").write_text(job)
+    assert run("check", "star.yaml")[0] == 1
+    (star / "star.yaml").write_text(job + "settings: {sink: sales}\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 0, out
+    code, _, err = run("provision", "star.yaml")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("business_key", ["sku", "name", "[sku, name]"])
+def test_an_unknown_member_that_the_table_cannot_have_is_an_error(run, star, business_key):
+    """The table was made before the dimension had one, for the same business key or another."""
+    job = STAR.replace("products.csv", "products.csv, business_key: %s")
+    job = job.replace("0.05%s", "0.5") % (business_key, business_key)
+    (star / "star.yaml").write_text(job)
+    assert run("provision", "star.yaml")[0] == 0
+    text = job.replace(f"business_key: {business_key}", "unknown_member: true")
+    (star / "star.yaml").write_text(text)
+    said = "'unknown_member' needs a table dim_product whose business key may be null"
+    code, out, _ = run("check", "star.yaml")
+    assert code == 1
+    assert said in out
+    code, _, err = run("load", "star.yaml")
+    assert code == 2
+    assert said in err
 
 
 def test_a_dimension_that_another_job_declares_otherwise_is_refused_by_a_check(run, star):

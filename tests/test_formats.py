@@ -574,7 +574,7 @@ def test_another_source_of_a_job_keeps_its_keys_form():
             "fact_table": "f",
         }
     )
-    other = LoadSettings.load({"job": "j", "source_format": "parquet"}).with_source(job)
+    other = LoadSettings.load({"job": "j", "source_format": "parquet"}).applied(job)
     assert other.stream.formats == {"sku": job.stream.formats["sku"]}
 
 

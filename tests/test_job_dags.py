@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import configparser
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -349,6 +351,52 @@ def test_the_scheduler_evaluates_a_deadline(home):
     encoded = encode_deadline_reference(TimeOfDay("06:00", "Europe/Vienna"))
     found = decode_deadline_reference(encoded).evaluate_with(session=None, interval=timedelta(0))
     assert found == next_time("06:00", "Europe/Vienna", datetime.now(UTC))
+
+
+def test_those_who_are_named_are_told_of_a_missed_deadline(home, monkeypatch):
+    from semistream.airflow.job_dags import job_dag
+    from semistream.airflow.notifying import notify_of_deadline
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example")
+    monkeypatch.chdir(home)
+    (alert,) = job_dag(home / "jobs" / "small.yaml").deadline
+    run = {"dag_id": "load_small", "dag_run_id": "manual__1"}
+    notify_of_deadline(**alert.callback.kwargs, context={"dag_run": run})
+    said = (home / "told").read_text()
+    assert "Job: small\nOwner: shop\nRun: manual__1\n" in said
+    assert "not complete at 16:30 Europe/Vienna" in said
+    assert "https://airflow.example/dags/load_small/runs/manual__1" in said
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.parametrize("page", ["scheduling.md", "installing.md"])
+def test_the_blocks_of_a_page_are_dags_and_settings_of_airflow(home, page):
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.sdk._shared.module_loading import import_string
+
+    from semistream.airflow.job_dags import job_dag
+
+    def blocks(page: str, kind: str) -> list[str]:
+        text = (DOCS / page).read_text()
+        return re.findall(rf"^```{kind}\n(.*?)^```", text, re.M | re.S)
+
+    (job,) = blocks("scheduling.md", "yaml")
+    (file := home / "jobs" / "sales.yaml").write_text(job)
+    assert job_dag(file).dag_id == "load_sales"
+    for block in blocks(page, "ini"):
+        config = configparser.ConfigParser()
+        config.read_string(block)
+        for bundle in json.loads(config["dag_processor"]["dag_bundle_config_list"]):
+            assert import_string(bundle["classpath"])
+    dags = set[str]()
+    for number, block in enumerate(blocks(page, "python")):
+        (file := home / f"block{number}.py").write_text(block)
+        bag = DagBag(str(file), bundle_path=home, bundle_name="docs")
+        assert bag.import_errors == {}
+        dags |= bag.dags.keys()
+    assert dags == {"nightly"}
 
 
 def test_dimensions_are_provisioned_when_their_source_has_changed(home):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -98,44 +99,57 @@ def test_what_may_change(load, spark, capsys):
     assert load.verify()
 
 
-def of_left_role(load: CsvLoad, *, unknown_member: bool) -> None:
-    """Let the job have a left role, with a dimension that is not provisioned yet."""
+def of_role(load: CsvLoad, *, unknown_member: bool, **given: str) -> None:
+    """Let the job have another role, with a dimension that is not provisioned yet."""
     job = yaml.safe_load(load.file.read_text())
     of = {"path": str(load.home / "products.csv"), "unknown_member": unknown_member}
-    role = {"dimension": of, "on": "sku", "join_type": "left", "max_unmatched": 1}
+    role = {"dimension": of, "on": "sku", "max_unmatched": 1, **given}
     kept = {name: job[name] for name in ("name", "stream", "fact_table")}
     load.file.write_text(yaml.safe_dump(kept | {"dimensions": {"item": role}}))
     load.job = type(load.job).load(yaml.safe_load(load.file.read_text()))
 
 
-def test_the_unknown_member_of_a_left_join_stays(spark, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("of", ["role", "load"])
+def test_the_unknown_member_of_a_left_join_stays(spark, tmp_path, monkeypatch, capsys, of):
     """Facts without a row of before and of now would have two surrogate keys."""
     load = CsvLoad(tmp_path)
     monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
     monkeypatch.setenv("WAREHOUSE_URL", load.places.warehouse_url)
-    of_left_role(load, unknown_member=True)
+    left = {"join_type": "left"}
+    of_role_, of_load = (left, {}) if of == "role" else ({}, left)
+    of_role(load, unknown_member=True, **of_role_)
     with open_warehouse(load.places.warehouse_url) as engine:
         provision(load.job, engine)
         publish(load.job, engine, load.places.snapshots)
     load.add("0.csv", *map(sale, range(50)))
-    load.run(spark)
-    of_left_role(load, unknown_member=False)
+    load.run(spark, **of_load)
+    of_role(load, unknown_member=False, **of_role_)
     load.add("1.csv", *map(sale, range(50, 60)))
     refusal = "'dimensions.item.dimension.unknown_member' must stay True"
     with pytest.raises(ConfigError, match=refusal):
-        load.run(spark)
+        load.run(spark, **of_load)
     assert refusal in errors(load, capsys)
-    of_left_role(load, unknown_member=True)
-    assert load.run(spark)["rows_read"] == 10 and load.verify()
+    of_role(load, unknown_member=True, **of_role_)
+    assert load.run(spark, **of_load)["rows_read"] == 10 and load.verify()
 
 
-def test_a_verification_leaves_no_file_beside_the_warehouse(load, tmp_path):
+VERIFY = [str(Path(sys.executable).with_name("semistream")), "verify", "sales"]
+DRIVER = [sys.executable, "-m", "semistream.streaming.script", "--job", "job.yaml"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [VERIFY, DRIVER], ids=["verification", "driver"])
+def test_a_process_leaves_no_file_beside_the_warehouse(load, tmp_path, command):
     """So that a copy of the warehouse's file is all of it. This process has connections of its
     own to the first one."""
-    copy(load.home / "warehouse.db", tmp_path / "warehouse.db")
-    url = f"sqlite:///{tmp_path / 'warehouse.db'}"
-    command = [str(Path(sys.executable).with_name("semistream")), "verify", "sales"]
-    subprocess.run(command, check=True, env=os.environ | {"WAREHOUSE_URL": url})
-    assert [f.name for f in tmp_path.iterdir()] == ["warehouse.db"]
-    with closing(sqlite3.connect(tmp_path / "warehouse.db")) as connection:
-        assert connection.execute("SELECT count(*) FROM quality_runs").fetchone()[0] > 0
+    place, home = tmp_path / "warehouse", tmp_path / "home"
+    shutil.copytree(load.places.home, home)
+    shutil.copy(load.file, tmp_path)
+    place.mkdir()
+    copy(load.home / "warehouse.db", place / "warehouse.db")
+    url = f"sqlite:///{place / 'warehouse.db'}"
+    environment = os.environ | {"WAREHOUSE_URL": url, "SEMISTREAM_HOME": str(home)}
+    subprocess.run(command, check=True, env=environment, cwd=tmp_path)
+    assert [f.name for f in place.iterdir()] == ["warehouse.db"]
+    with closing(sqlite3.connect(place / "warehouse.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM load_commits").fetchone()[0] > 0

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from semistream.warehouse.schema import (
     load_files,
     load_inputs,
     load_rejections,
+    master_changes,
     masters,
     quality_runs,
     rejected_master,
@@ -562,10 +563,15 @@ def test_a_dimension_has_a_page(page):
         )
         row = {"master": "m", "reason": "null_key", "tuple": '{"code": null}', "rejected_at": NOW}
         c.execute(rejected_master.insert(), row)
+        at = int(NOW.replace(tzinfo=UTC).timestamp() * 1e9)
+        change = {"master": "m", "changes": at, "inserted": 4321, "updated": 7, "rejected": 1}
+        c.execute(master_changes.insert(), change)
     assert 'href="/dimensions/m"' in page.get().text
     shown = re.sub(r"\s+", " ", page.get("/dimensions/m").text)
     for part in ("dim_m", "+1<", "1 null_key", "{&#34;code&#34;: null}", "/loads/sales", "v000002"):
         assert part in shown, part
+    cells = re.findall(r"<t[dh] [^>]*>(?:<time[^>]*>)?([^<]*)<", shown.partition('id="changes"')[2])
+    assert cells[4:8] == ["2026-01-02 03:04 UTC", "4,321", "7", "1"]
     assert shown.index("v000002") < shown.index("current") < shown.index("v000001")
     missing = page.get("/dimensions/n")
     assert missing.status_code == 404 and "They are: m." in missing.text
@@ -655,6 +661,32 @@ def test_tuples_are_joined_again_by_those_who_may_trigger_the_load(make_page, lo
     assert 'id="replay"' in page.get("/unmatched/sales").text
     rights.allowed = {("GET", "semi_stream_load"), ("PUT", "semi_stream_load")}
     assert 'id="replay"' not in page.get("/unmatched/sales").text
+
+
+def test_a_tile_has_the_buttons_of_what_its_reader_may_do(page, rights):
+    checkpoint, owner = page.status("sales"), "load_own manual__1 -1"
+    launch = {"pid": 1, "started": 1, "host": socket.gethostname(), "owner": owner, "at": 1.0}
+    (checkpoint / "driver.json").write_text(json.dumps(launch))
+    with page.engine.begin() as connection:
+        connection.execute(delete(quality_runs))  # so that there is something to verify
+
+    def buttons() -> set[str]:
+        pages = (page.get().text, page.live())
+        pages += (page.get("/loads/sales").text, page.live("/loads/sales/live"))
+        names = "verify|restart|stop|dismiss"
+        (found,) = {frozenset(re.findall(f'id="({names})-sales"', shown)) for shown in pages}
+        return {*found}
+
+    rights.allowed = {("GET", "load_own"), ("GET", "semi_stream_load")}
+    assert buttons() == set()
+    with checkpoint_lock(checkpoint):
+        assert buttons() == set()
+    rights.allowed.add(("POST", "load_own"))
+    assert buttons() == {"verify"}
+    rights.allowed.add(("PUT", "load_own"))
+    assert buttons() == {"verify", "restart", "dismiss"}
+    with checkpoint_lock(checkpoint):
+        assert buttons() == {"stop"}
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 from pyarrow import csv
 from sqlalchemy import text
 
+import faults
 from loads import MASTER, SmallLoad, same, until, verify
 from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
@@ -322,6 +323,55 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     assert load.query(
         "SELECT DISTINCT version FROM load_inputs JOIN load_batches USING (load_id) WHERE batch = 1"
     ) == [("v000002",)]
+
+
+LISTED = "SELECT source_listed FROM load_commits WHERE drain = 0 ORDER BY batch DESC"
+
+
+def test_a_load_that_goes_on_after_a_kill_notes_which_files_there_were(
+    spark, sqlite_load, monkeypatch
+):
+    """Although no file comes any more, so that no micro-batch does."""
+    load = sqlite_load
+    load.add_file(400)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, "semistream.streaming.commit.Commits.finish", "after", 1)
+        with pytest.raises(OSError, match="crash"):
+            load.run(spark)
+    assert load.query(LISTED) == [(None,)]
+    file = load.stream_directory / "part-00000.parquet"
+    app = load.start(spark, trigger="100 milliseconds")
+    ((listed,),) = until(
+        lambda: [row for row in load.query(LISTED) if row[0]], what="it is noted", watch=app.check
+    )
+    assert file.stat().st_ctime < listed < time.time()
+    request_stop(load.checkpoint)
+    assert app.join()["rows_read"] == 0
+    load.check()
+
+
+def test_a_batch_that_is_repeated_has_not_the_files_that_came_since(
+    spark, sqlite_load, monkeypatch
+):
+    load, endless = sqlite_load, {"trigger": "100 milliseconds", "max_files": 0}
+    load.add_file(400)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, "semistream.warehouse.ledger.Ledger.commit", "before", 1)
+        with pytest.raises(OSError, match="crash"):
+            load.run(spark, **endless)
+    load.add_file(300)
+    came = time.time()
+    app = load.start(spark, **endless)
+    until(
+        lambda: (s := read_status(load.checkpoint)) and s.rows_read == 700,
+        what="both batches",
+        watch=app.check,
+    )
+    request_stop(load.checkpoint)
+    app.join()
+    ((second,), first) = load.query(LISTED)
+    assert first == (None,) and second > came
+    load.check()
 
 
 @pytest.mark.parametrize("algorithm", ["elevatorjoin", "ssbj", "sscj"])

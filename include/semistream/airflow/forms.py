@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from semistream.airflow.operators import BYTES, form
+from semistream.airflow.operators import BYTES, JOIN_MEMORY, form
 from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.joins.registry import REGISTRY
 from semistream.paths import Paths
@@ -41,7 +41,7 @@ PAIR_SECTIONS = {
     "Failure": ("retry",),
 }
 BOTH: dict[str, dict[str, Any]] = {
-    "memory": BYTES | {"default": "64MB"},
+    "memory": BYTES | {"default": JOIN_MEMORY},
     "trigger": {"examples": ["availableNow", "5 seconds", "1 minute"]},
     "sink": {"examples": ["sql"]},
 }

@@ -17,10 +17,12 @@ from airflow.sdk.module_loading import import_string
 
 from semistream.airflow.deadlines import TimeOfDay
 from semistream.airflow.links import airflow_url
+from semistream.airflow.operators import places
 from semistream.errors import ConfigError
 from semistream.job import AnyJob
 from semistream.pipeline import message
 from semistream.pipeline.message import Message
+from semistream.workloads import load_any_job
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,17 @@ class FailureCallback:
             getattr(ti, "log_url", ""),
         )
         send(said, self.notifiers, context)
+
+
+def notify_of_load(context: dict[str, Any]) -> None:
+    """Send notifications of a failed task to those whom the job of its load names: the job in the
+    directory of jobs that is loaded under the name of the task's app. Without one, do nothing."""
+    app, here = getattr(context["task"], "app", ""), places()
+    for file in sorted(here.jobs.glob("*.yaml")):
+        with suppress(ConfigError):  # the import error of its own DAG says it
+            job = load_any_job(file, here)
+            if app == (job.settings.get("app") or job.name):
+                FailureCallback(job.name, job.owner, job.notify)(context)
 
 
 def deadline_alert(job: AnyJob) -> DeadlineAlert | None:

@@ -27,7 +27,7 @@ from semistream.airflow.spark_submit import Submission, Target
 from semistream.errors import WarehouseAway
 from semistream.paths import Paths
 from semistream.pipeline import drivers
-from semistream.settings import Settings
+from semistream.settings import MEMORY, Settings
 from semistream.streaming.settings import AppSettings, LoadSettings, StreamStreamSettings
 from semistream.streaming.status import request_stop
 
@@ -38,6 +38,7 @@ FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
 # a field of a form that takes a number of bytes
 BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
+JOIN_MEMORY = f"{MEMORY // 1_000_000}MB"  # the default of M, as a form shows it
 SPARK = "spark_default"  # the default connection to Spark
 LATEST = 50  # recommendations that a load reads
 SAMPLE = 1000  # facts, and unmatched tuples, that a verification joins again

@@ -50,7 +50,7 @@ from semistream.pipeline.dismissed import dismiss
 from semistream.pipeline.drivers import Launch
 from semistream.pipeline.load_page import commit_name, load_page, series
 from semistream.pipeline.overview import Overview
-from semistream.pipeline.tiles import in_lag
+from semistream.pipeline.tiles import Tile, in_lag
 from semistream.positions import Position
 from semistream.streaming.status import read_status, request_stop
 
@@ -60,6 +60,9 @@ STREAM_SECONDS = 300  # s that a stream lasts; the browser then asks again, and 
 LONGEST = 20  # characters of a position
 LOAD, REPLAY, VERIFY = "semi_stream_load", "replay_unmatched", "verify_completeness"
 KEYS = 20  # keys that are shown for each reason and role
+# what is asked of a load's DAG: a method, and the part of the DAG
+EDIT, TRIGGER = (("PUT", DagAccessEntity.RUN), ("POST", DagAccessEntity.RUN))
+CLEAR = ("PUT", DagAccessEntity.TASK_INSTANCE)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
@@ -121,9 +124,9 @@ def _is_allowed(
     return True
 
 
-def reads(request: Request, user: GetUserDep) -> Callable[[str], bool]:
-    """Return a function that tells whether the user may read a DAG. It remembers what it has told,
-    as a stream of events asks again and again."""
+def allows(request: Request, user: GetUserDep) -> Callable[..., bool]:
+    """Return a function that tells whether the user may read a DAG, or do something else with it.
+    It remembers what it has told, as a stream of events asks again and again."""
     return functools.cache(functools.partial(_is_allowed, request, user))
 
 
@@ -134,12 +137,12 @@ def read_load(name: str, request: Request, user: GetUserDep) -> None:
 
 def edit_load(name: str, request: Request, user: GetUserDep) -> None:
     """Refuse a user who may not edit the runs of the load's DAG."""
-    requires_access_dag("PUT", DagAccessEntity.RUN, _dag_of_app(name))(request, user)
+    requires_access_dag(*EDIT, _dag_of_app(name))(request, user)
 
 
 def trigger_load(name: str, request: Request, user: GetUserDep) -> None:
     """Refuse a user who may not trigger the load's DAG."""
-    requires_access_dag("POST", DagAccessEntity.RUN, _dag_of_app(name))(request, user)
+    requires_access_dag(*TRIGGER, _dag_of_app(name))(request, user)
 
 
 def read_report(path: str, request: Request, user: GetUserDep) -> None:
@@ -157,7 +160,7 @@ def read_all(request: Request, user: GetUserDep) -> None:
     requires_access_dag("GET", param_dag_id=LOAD)(request, user)
 
 
-Reads = Annotated[Callable[[str], bool], Depends(reads)]
+Allows = Annotated[Callable[..., bool], Depends(allows)]
 
 
 # ---- requests
@@ -193,32 +196,32 @@ def same_origin(request: Request) -> None:
 
 
 @app.get("/", response_class=HTMLResponse)
-def show(request: Request, may_read: Reads, dismissed: bool = False) -> str:
+def show(request: Request, may: Allows, dismissed: bool = False) -> str:
     """Return the overview page, with the loads that the user may read. dismissed: whether to
     include the loads that were dismissed."""
-    return _render("overview_page.html", request, **_overview(may_read, dismissed))
+    return _render("overview_page.html", request, **_overview(may, dismissed))
 
 
 @app.get("/live")
-def live(request: Request, may_read: Reads, dismissed: bool = False) -> StreamingResponse:
+def live(request: Request, may: Allows, dismissed: bool = False) -> StreamingResponse:
     """Send the overview's changing part whenever it has changed."""
     return _events(
-        lambda: _render("overview.html", request, **_overview(may_read, dismissed, fresh=False))
+        lambda: _render("overview.html", request, **_overview(may, dismissed, fresh=False))
     )
 
 
 @app.get("/loads/{name}", dependencies=[Depends(read_load)], response_class=HTMLResponse)
-def show_load(name: str, request: Request, before: str = "") -> str:
+def show_load(name: str, request: Request, may: Allows, before: str = "") -> str:
     """Return the page of a load. before: the position before which its ledger is shown."""
     return _render(
-        "load_page.html", request, **_tile(name), **_details(name, before), before=before
+        "load_page.html", request, **_tile(name, may), **_details(name, before), before=before
     )
 
 
 @app.get("/loads/{name}/live", dependencies=[Depends(read_load)])
-def live_load(name: str, request: Request) -> StreamingResponse:
+def live_load(name: str, request: Request, may: Allows) -> StreamingResponse:
     """Send a load's tile whenever it has changed."""
-    return _events(lambda: _render("load_tile.html", request, **_tile(name, fresh=False)))
+    return _events(lambda: _render("load_tile.html", request, **_tile(name, may, fresh=False)))
 
 
 @app.get("/loads/{name}/details", dependencies=[Depends(read_load)], response_class=HTMLResponse)
@@ -251,9 +254,11 @@ def stop(name: str, request: Request) -> RedirectResponse:
 
 
 @app.post("/apps/{name}/dismiss", dependencies=[Depends(edit_load), Depends(same_origin)])
-def dismiss_app(name: str, request: Request, *, again: bool = False) -> RedirectResponse:
+def dismiss_app(
+    name: str, request: Request, may: Allows, *, again: bool = False
+) -> RedirectResponse:
     """Dismiss a load that has ended. again: whether to show it again instead."""
-    tile = _tile(name)["tile"]
+    tile = _tile(name, may)["tile"]
     dismiss(places().checkpoints, name, None if again else tile.at)
     return RedirectResponse(_root(request) + "/", status_code=303)
 
@@ -281,14 +286,14 @@ def show_spark(name: str) -> RedirectResponse:
 
 
 @app.get("/unmatched/{name}", dependencies=[Depends(read_load)], response_class=HTMLResponse)
-def show_unmatched(name: str, request: Request, user: GetUserDep) -> str:
+def show_unmatched(name: str, request: Request, may: Allows) -> str:
     """Return a page with an app's unmatched tuples by reason, role and key, and with the button
     that joins them again for those who may trigger the load's DAG."""
     # imported only here: it reads files and master data, which the page itself does not
     from semistream.pipeline.unmatched import list_unmatched
 
     listed = _found(lambda: list_unmatched(name, places(), limit=KEYS))
-    may_replay = _is_allowed(request, user, _dag_of_app(name), "POST", DagAccessEntity.RUN)
+    may_replay = may(_dag_of_app(name), *TRIGGER)
     return _render(
         "unmatched.html", request, name=name, listed=listed, replay=REPLAY, may_replay=may_replay
     )
@@ -318,38 +323,49 @@ def _report_file(path: str, reports: Path) -> Path | None:
         return None
 
 
-def _overview(
-    may_read: Callable[[str], bool], dismissed: bool, *, fresh: bool = True
-) -> dict[str, Any]:
-    """Return what the overview shows to a user. may_read: whether the user may read a DAG."""
+def _overview(may: Callable[..., bool], dismissed: bool, *, fresh: bool = True) -> dict[str, Any]:
+    """Return what the overview shows to a user. may: see ``allows``."""
     shown = overview.show(
-        places(),
-        dismissed=dismissed,
-        fresh=fresh,
-        may_see=lambda tile: may_read(dag_of(tile.launch)),
+        places(), dismissed=dismissed, fresh=fresh, may_see=lambda tile: may(dag_of(tile.launch))
     )
     own = {dag_of(tile.launch) for tile in shown.tiles}
-    next_runs, may_read_all = _next_runs(own), may_read(LOAD)
+    next_runs, may_read_all = _next_runs(own), may(LOAD)
     if not (shown.tiles or may_read_all):
         shown = replace(shown, error="")
     awaited = {
         dag: run
         for dag, run in sorted(next_runs.items())
-        if run.on_files and dag not in own and may_read(dag)
+        if run.on_files and dag not in own and may(dag)
     }
     return {
         "overview": shown,
         "next_runs": next_runs,
         "awaited": awaited,
         "may_read_all": may_read_all,
+        **_buttons(may),
     }
 
 
-def _tile(name: str, *, fresh: bool = True) -> dict[str, Any]:
+def _buttons(may: Callable[..., bool]) -> dict[str, Callable[[Tile], bool]]:
+    """Return functions that tell whether the user may do what a tile's buttons do with the load's
+    DAG: edit its runs, trigger one, or start one again."""
+
+    def allowed(*what: Any) -> Callable[[Tile], bool]:
+        return lambda tile: may(dag_of(tile.launch), *what)
+
+    return {
+        "may_edit": allowed(*EDIT),
+        "may_trigger": allowed(*TRIGGER),
+        "may_restart": allowed(*CLEAR),
+    }
+
+
+def _tile(name: str, may: Callable[..., bool], *, fresh: bool = True) -> dict[str, Any]:
     shown = overview.show(places(), dismissed=True, fresh=fresh)
     if (tile := shown.tile(name)) is None:
         raise HTTPException(404, shown.error or f"There is no load {name!r}")
-    return {"overview": shown, "tile": tile, "next_runs": _next_runs([dag_of(tile.launch)])}
+    next_runs = _next_runs([dag_of(tile.launch)])
+    return {"overview": shown, "tile": tile, "next_runs": next_runs, **_buttons(may)}
 
 
 def _details(name: str, before: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The content of a dimension's page: its rows, its versions and the apps that join them, its
-rejected rows."""
+"""The content of a dimension's page: its rows and how they have changed, its versions and the apps
+that join them, its rejected rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from semistream.paths import Paths
 from semistream.settings import pair_words
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.commit_history import read_commits, with_inputs
-from semistream.warehouse.schema import load_commits, masters, rejected_master
+from semistream.warehouse.schema import load_commits, master_changes, masters, rejected_master
 
 REJECTED = 50  # rejected rows that are shown
+CHANGES = 25  # provisionings that are shown
 COMMITS = 1_000  # of each app that are searched for the versions that it joined
 
 
@@ -42,10 +43,24 @@ class DimensionLine:
     name: str
     table: str
     rows: int
-    changes: int
     provisioned_at: datetime
     rejected: int
     joined: tuple[Joined, ...]
+
+
+class Change(NamedTuple):
+    """A provisioning that has changed rows. changes: its time, ns since 1970; rejected: rows of the
+    source that it left out."""
+
+    changes: int
+    inserted: int
+    updated: int
+    rejected: int
+
+    @property
+    def at(self) -> datetime:
+        """The time, UTC."""
+        return datetime.fromtimestamp(self.changes / 1e9, UTC)
 
 
 class Version(NamedTuple):
@@ -77,11 +92,12 @@ class Rejected(NamedTuple):
 
 @dataclass(frozen=True)
 class DimensionPage:
-    """The content of a dimension's page. reasons: the numbers of rejected rows by reason; damaged:
-    the reasons why snapshots cannot be read."""
+    """The content of a dimension's page. changes: the newest ones, in falling order; reasons: the
+    numbers of rejected rows by reason; damaged: the reasons why snapshots cannot be read."""
 
     of: DimensionLine
     business_key: tuple[str, ...]
+    changes: tuple[Change, ...]
     versions: tuple[Version, ...]
     reasons: Mapping[str, int]
     rejected: tuple[Rejected, ...]
@@ -95,7 +111,7 @@ def dimension_lines(connection: Connection) -> tuple[DimensionLine, ...]:
     rejected = {name: int(count) for name, count in counted}
     joined = _joined(connection)
     rows = connection.execute(
-        select(m.name, m.table_name, m.rows, m.changes, m.provisioned_at).order_by(m.name)
+        select(m.name, m.table_name, m.rows, m.provisioned_at).order_by(m.name)
     )
     return tuple(
         DimensionLine(*row, rejected.get(row.name, 0), tuple(joined.get(row.name, ())))
@@ -115,7 +131,7 @@ def dimension_page(name: str, places: Paths) -> DimensionPage:
                 name,
                 f"They are: {', '.join(lines) or 'none'}.",
             )
-        line, r = lines[name], rejected_master.c
+        line, r, c = lines[name], rejected_master.c, master_changes.c
         key = connection.scalar(select(masters.c.business_key).where(masters.c.name == name))
         reasons = connection.execute(
             select(r.reason, func.count())
@@ -129,11 +145,18 @@ def dimension_page(name: str, places: Paths) -> DimensionPage:
             .order_by(r.id)
             .limit(REJECTED)
         ).all()
+        changes = connection.execute(
+            select(c.changes, c.inserted, c.updated, c.rejected)
+            .where(c.master == name)
+            .order_by(c.changes.desc())
+            .limit(CHANGES)
+        ).all()
         taken = _first_commits(connection, line)
     versions, damaged = _versions(name, places, taken)
     return DimensionPage(
         line,
         tuple(json.loads(key or "[]")),
+        tuple(Change(*change) for change in changes),
         versions,
         {reason: int(count) for reason, count in reasons},
         tuple(Rejected(*row) for row in rejected),

@@ -13,14 +13,16 @@ from sqlalchemy import Engine, inspect
 from semistream.data_files import ENDINGS, is_remote, list_files
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
-from semistream.job import Job, Role, StreamSpec
+from semistream.job import AnyJob, Job, Role, StreamSpec
 from semistream.keys import resolve_keys
 from semistream.master.manifest import decode_schema
 from semistream.paths import Paths
 from semistream.provisioning.master_rows import check_columns, open_rows
 from semistream.provisioning.publishing import master_row
+from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.sources.registry import SOURCES, find_source
 from semistream.warehouse.schema import masters
+from semistream.warehouse.tables import check_fact_table
 from semistream.workloads.jobs import JoinedDimension, load_dimensions
 
 
@@ -46,6 +48,13 @@ def check_inputs(
     for error in problems(job, stream, found):
         raise error
     return remarks
+
+
+def check_target(job: AnyJob, sink: str, engine: Engine | None) -> None:
+    """Raise ConfigError if facts go to the warehouse, and it cannot have the job's fact table.
+    sink: the setting's value; engine: see ``check_fact_table``."""
+    if sink_kind(sink).in_warehouse:
+        check_fact_table(job.fact_table, job.dimension_names, engine)
 
 
 def _is_empty(spec: StreamSpec) -> bool:

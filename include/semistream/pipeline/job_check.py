@@ -35,11 +35,16 @@ from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.pipeline.check_result import JobCheck, RoleFacts, StreamFacts
-from semistream.pipeline.input_checks import problems, provisioned_schema, stream_schema
+from semistream.pipeline.input_checks import (
+    check_target,
+    problems,
+    provisioned_schema,
+    stream_schema,
+)
 from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
-from semistream.provisioning.dimensions import check_declaration
+from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed
 from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
@@ -50,10 +55,10 @@ from semistream.streaming.sources.file_reader import find_reader, is_local, list
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import as_batch, stream_sample
-from semistream.warehouse import connect
+from semistream.warehouse import connect, shared_engine
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
-from semistream.warehouse.tables import check_fact_table, dimension_table
+from semistream.warehouse.tables import dimension_name, dimension_table
 from semistream.workloads.jobs import JoinedDimension
 
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
@@ -145,10 +150,14 @@ class _Check:
     def _tables(self, engine: Engine | None) -> None:
         """Check that the warehouse can have the job's tables: its fact table, and its dimensions as
         they are declared."""
-        check_fact_table(self.job.fact_table, self.job.dimension_names, engine)
+        check_target(self.job, self._sink, engine)
         if engine is not None and isinstance(self.job, Job):
             for joined in workloads.load_dimensions(self.settings.job, self.places):
-                check_declaration(joined, provisioned_schema(engine, joined.dimension.name))
+                dimension = joined.dimension
+                check_declaration(joined, provisioned_schema(engine, dimension.name))
+                provisioned = inspect(engine).has_table(dimension_name(dimension.name))
+                if provisioned and dimension.unknown_member:
+                    check_unknown_allowed(engine, dimension.name)
 
     def _loaded_before(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
         """Check that what must stay is as in the former loads of the app of the job's name."""
@@ -183,6 +192,10 @@ class _Check:
             )
         except ConfigError as e:
             self.found.add("error", "job", str(e))
+
+    @property
+    def _sink(self) -> str:
+        return str(self.job.settings.get("sink", "sql"))
 
     @property
     def _checkpoint(self) -> Path:
@@ -395,7 +408,7 @@ class _Check:
                     dimension.table,
                     f"{self.places.warehouse_url} is not there yet.",
                 )
-            engine = connect(self.places.warehouse_url)
+            engine = shared_engine(self.places.warehouse_url)
         known = parse_ddl(dimension.columns) if dimension.columns else None
         for key in joined.keys:
             root = snapshot_root(self.places.snapshots, dimension.name, key)

@@ -9,15 +9,15 @@ from typing import Any
 
 from semistream import interrupts, workloads
 from semistream.errors import ConfigError, RefusedSetting, SemistreamError
-from semistream.job import AnyJob, Job
+from semistream.job import Job
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
-from semistream.pipeline.input_checks import check_inputs
+from semistream.pipeline.input_checks import check_inputs, check_target
 from semistream.progress import Progress
 from semistream.settings import Publishing
 from semistream.streaming.settings import AppSettings, LoadSettings
-from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.status import read_status, request_stop
+from semistream.warehouse import open_warehouse
 from semistream.workloads.jobs import dimension_file
 
 POLL = 0.2  # s between looks at a driver
@@ -38,14 +38,16 @@ def load(
     if isinstance(job, Job):
         memory = int(Publishing.load({}).memory)
         if isinstance(settings, LoadSettings):
-            job = settings.with_source(job)
+            job = settings.applied(job)
             for role in job.roles:
                 role.check_late(settings.join_type)
-        _check_fact_table(settings, job, places)
-        for line in provision(settings.job, places, progress, memory=memory, job=job):
+        for line in provision(
+            settings.job, places, progress, memory=memory, job=job, sink=settings.sink
+        ):
             say(line)
     else:
-        _check_fact_table(settings, job, places)
+        with open_warehouse(places.warehouse_url) as engine:
+            check_target(job, settings.sink, engine)
         workloads.prepare_target(settings.job, places, progress)
     if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places):
         say(f"{settings.name()}: nothing new to load")
@@ -55,17 +57,6 @@ def load(
             raise SemistreamError(f"{settings.name()} was stopped before its first batch.")
     progress("proof", 0, None)
     return steps.verify(settings.name(), places, since_last=True, sample=1000)
-
-
-def _check_fact_table(settings: AppSettings, job: AnyJob, places: Paths) -> None:
-    """Raise ConfigError if the warehouse cannot have the job's fact table, before its dimensions
-    are provisioned."""
-    from semistream.warehouse import open_warehouse
-    from semistream.warehouse.tables import check_fact_table
-
-    if sink_kind(settings.sink).in_warehouse:
-        with open_warehouse(places.warehouse_url) as engine:
-            check_fact_table(job.fact_table, job.dimension_names, engine)
 
 
 def _run(
@@ -120,25 +111,30 @@ def provision(
     memory: int,
     url: str | None = None,
     job: Job | None = None,
+    sink: str = "",
 ) -> list[str]:
     """Provision the dimensions of a job, or a single named dimension: load them into their tables,
     and publish their snapshots. Return the lines of a report.
 
     target: the name of the job or the dimension; memory: bytes that publishing may use; url:
     database of the dimensions' tables, None for the warehouse; job: the job that the target names,
-    if it reads another stream than its file says. Raises ConfigError, before anything is written,
-    for a job whose stream cannot be read or does not fit its dimensions.
+    if it reads another stream than its file says; sink: where facts will go, by default as the job
+    says. Raises ConfigError, before anything is written, for a job whose stream cannot be read or
+    does not fit its dimensions, or whose fact table is another table of the warehouse.
     """
     from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions, publishing
-    from semistream.warehouse import open_warehouse
     from semistream.warehouse.schema import rejected_master
 
     wanted, report = workloads.load_dimensions(target, places), list[str]()
+    wanted_job = job
+    if job is None and dimension_file(target, places) is None:
+        wanted_job = workloads.load_job(target, places)
     with open_warehouse(places.warehouse_url) as engine:
+        if wanted_job is not None:
+            check_target(wanted_job, sink or wanted_job.settings.get("sink", "sql"), engine)
         workloads.prepare_target(target, places, progress)
-        if dimension_file(target, places) is None:
-            wanted_job = job or workloads.load_job(target, places)
+        if wanted_job is not None:
             report += check_inputs(wanted_job, target, places, engine, url, loads=job is not None)
         for joined in wanted:
             name = joined.dimension.name

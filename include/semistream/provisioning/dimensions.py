@@ -53,7 +53,7 @@ from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert, nulled, say_nulled
 from semistream.warehouse.dialects import said, system_of, table_options
 from semistream.warehouse.ids import is_long
-from semistream.warehouse.schema import masters, rejected_master
+from semistream.warehouse.schema import master_changes, masters, rejected_master
 from semistream.warehouse.tables import IS_INFERRED, dimension_name, dimension_table, ensure, quoted
 from semistream.warehouse.types import KEY_CHARACTERS, outside_years, sql_type
 from semistream.workloads.jobs import JoinedDimension, declaration
@@ -135,7 +135,7 @@ def provision(
         ),
     )
     if dimension.unknown_member:
-        _check_unknown(engine, table, keys)
+        check_unknown_allowed(engine, name)
     try:
         return _provision(joined, keyed, forms, engine, rows, again, table, known is None, progress)
     except BaseException:
@@ -197,14 +197,14 @@ def _provision(
             is_new = True
         progress(f"upserting {dimension.name}", count, count)
         kept = {FORMS: json.dumps(forms), DECLARED: str(joined.declared_in or "")}
-        _record(
-            connection,
-            name,
-            dimension,
-            schema.with_metadata(kept),
-            keys,
-            is_new or bool(updated or inserted),
-        )
+        rejected = sum(reasons.values())
+        changes = time.time_ns() if is_new or updated or inserted else None
+        _record(connection, name, dimension, schema.with_metadata(kept), keys, changes)
+        if changes is not None:
+            counts = {"inserted": inserted, "updated": updated, "rejected": rejected}
+            connection.execute(
+                insert(master_changes).values(master=name, changes=changes, **counts)
+            )
         system.drop_temporary(connection, staging)
     if staged.nulled:
         log.warning("%s: %s", dimension.name, say_nulled(staged.nulled, engine))
@@ -213,7 +213,7 @@ def _provision(
         inserted,
         updated,
         count - inserted - updated,
-        sum(reasons.values()),
+        rejected,
         dict(reasons),
         dict(staged.nulled),
         tuple(staged.duplicates),
@@ -387,14 +387,19 @@ def _upsert(
     return updated, connection.execute(inserted).rowcount
 
 
-def _check_unknown(engine: Engine, table: Table, keys: Sequence[str]) -> None:
-    """Raise ConfigError if the table does not allow null in its business key, because it was
-    created before the dimension had an unknown member."""
-    found = {c["name"]: c["nullable"] for c in inspect(engine).get_columns(table.name)}
-    if strict := [key for key in keys if not found.get(key, True)]:
+def check_unknown_allowed(engine: Engine, dimension: str) -> None:
+    """Raise ConfigError if a dimension's table does not allow null in its business key, or in what
+    has been it, because the table was created before the dimension had an unknown member."""
+    table, given = dimension_name(dimension), surrogate_key(dimension)
+    strict = [
+        column["name"]
+        for column in inspect(engine).get_columns(table)
+        if not column["nullable"] and column["default"] is None and column["name"] != given
+    ]
+    if strict:
         raise ConfigError(
             "unknown_member",
-            f"needs a table {table.name} whose business key may be null",
+            f"needs a table {table} whose business key may be null",
             f"{', '.join(strict)} NOT NULL",
             "Let the database drop NOT NULL from these columns, or, where no facts mean its rows "
             "yet, drop the table and provision it anew.",
@@ -439,10 +444,10 @@ def _record(
     dimension: Table,
     schema: pa.Schema,
     keys: tuple[str, ...],
-    changed: bool,
+    changes: int | None,
 ) -> None:
-    """Write the dimension's row in ``masters``. ``changes`` is a time, so that the number of every
-    state is unique, even across warehouses."""
+    """Write the dimension's row in ``masters``. changes: a time, ns since 1970, so that the number
+    of every state is unique, even across warehouses; None if no row has changed."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
     values: dict[str, Any] = {
         "table_name": dimension.name,
@@ -451,8 +456,8 @@ def _record(
         "rows": select(func.count()).select_from(dimension).scalar_subquery(),
         "provisioned_at": datetime.now(UTC).replace(tzinfo=None),
     }
-    if changed:
-        values["changes"] = time.time_ns()
+    if changes is not None:
+        values["changes"] = changes
     if not connection.execute(
         update(masters).where(masters.c.name == name).values(values)
     ).rowcount:

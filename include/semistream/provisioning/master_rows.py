@@ -19,7 +19,7 @@ from semistream.errors import ConfigError
 from semistream.job import Dimension
 from semistream.keys import JoinKeys, canonical_type
 from semistream.warehouse.bulk import fetch_texts
-from semistream.warehouse.dialects import connect
+from semistream.warehouse.dialects import shared_engine
 from semistream.warehouse.dialects.rows import UNSIGNED
 from semistream.warehouse.tables import arrow_schema, dimension_name, existing_table
 from semistream.warehouse.types import python_rows, stored_schema
@@ -61,7 +61,7 @@ def open_rows(
             None,
             "Say where its rows come from.",
         )
-    source = connect(url) if url else engine
+    source = shared_engine(url) if url else engine
     assert source is not None
     table = existing_table(source, dimension.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != dimension.surrogate_key])

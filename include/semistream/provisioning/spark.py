@@ -34,7 +34,7 @@ from semistream.provisioning.publishing import (
     read_dimension,
 )
 from semistream.settings import Publishing
-from semistream.warehouse.dialects import connect
+from semistream.warehouse.dialects import connect, shared_engine
 from semistream.workloads import load_dimensions
 
 TASK_ROWS = 250_000  # rows read, or written, by one task
@@ -87,7 +87,7 @@ class Publish:
     def __init__(self, settings: PublishSettings, name: str, key: Sequence[str], places: Paths):
         self.settings, self.name, self.key_columns = settings, name, tuple(key)
         self.url, self.root = places.warehouse_url, snapshot_root(places.snapshots, name, key)
-        self.engine = connect(self.url)
+        self.engine = shared_engine(self.url)
         self.dimension = open_dimension(self.engine, self.name)
 
     @property

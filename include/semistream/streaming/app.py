@@ -40,7 +40,7 @@ from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
-from semistream.streaming.idle import plan_of_idle_load
+from semistream.streaming.idle import is_loaded, plan_of_idle_load
 from semistream.streaming.kept_settings import check_same_types
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
@@ -103,7 +103,9 @@ class App:
         self._begun = self.started  # when the planning of a batch began
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
-        self._called = time.time()  # when Spark last gave a batch; it lists the source after that
+        # when Spark last gave a batch; it lists the source after that; None while it repeats one
+        self._called: float | None = time.time()
+        self._unlisted = False  # the newest batch does not tell which files the source had
         self._before: Position | None = None  # the newest commit of former runs
         # number of finished tuples at which the unmatched ones are looked at next
         self._look_at: float = FIRST_LOOK
@@ -170,6 +172,7 @@ class App:
         )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
+        self._unlisted = True
         self._stopping = self.commits.pending is None and self.stop_requested()
         if not self._stopping:
             query.run(
@@ -332,6 +335,10 @@ class App:
             with self._border:
                 if self._versions_due():
                     self._take_up_versions()
+        elif self._listing_due():
+            with self._border:
+                if self._listing_due():
+                    self._note_listing()
         return False
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
@@ -377,7 +384,7 @@ class App:
     def _finish_begun(self, batch: MicroBatch) -> None:
         """Finish a batch that a crash interrupted, with the plan and the states with which it had
         begun."""
-        begun = self.commits.progress
+        begun, self._called = self.commits.progress, None
         if batch.has_changed(begun):
             self.commits.take_back()
             source = batch.part_of_source(self.settings.min_age, self.stop_requested)
@@ -521,12 +528,14 @@ class App:
         """Return a time such that every older file of the source is in this batch or an earlier
         one. Return None if no such time is known, for instance because Spark will give further
         batches of the files that it has already listed."""
-        more = (
-            at.drain
-            or self.settings.trigger == AVAILABLE_NOW
-            or any(part.get("files") == self.settings.max_files for part in parts_of(at.source))
+        if at.drain:
+            return None
+        more = self.settings.trigger == AVAILABLE_NOW or any(
+            part.get("files") == self.settings.max_files for part in parts_of(at.source)
         )
-        return None if more or not at.sources else self._called
+        listed = None if more or not at.sources else self._called
+        self._unlisted = listed is None
+        return listed
 
     def _look_into_misses(self) -> list[str]:
         """Log warnings about tuples of this run without master data if there are many of them, or
@@ -565,6 +574,23 @@ class App:
             return None
         facts = existing_table(self.commits.warehouse.engine, self.job.fact_table)
         return Passed(facts, facts.c[plan.fact_key].is_not_distinct_from(plan.unknown))
+
+    def _listing_due(self) -> bool:
+        """Return whether an interval trigger's load is to list the source itself, because no commit
+        tells which files there were, and no micro-batch has come for longer than the interval."""
+        commits, interval, called = self.commits, self.settings.interval, self._called
+        begun = commits.last is not None and commits.pending is None
+        idle = interval is not None and called is not None and time.time() - called > interval
+        return self._unlisted and begun and idle
+
+    def _note_listing(self) -> None:
+        """Record the present time as that at which the source was listed, if all of its files are
+        loaded. Otherwise a micro-batch will bring the others. The caller must hold the border lock.
+        """
+        self._unlisted, listed = False, time.time()
+        self.commits.wait_for_commit()
+        if all(is_loaded(source, self.commits.ledger) for source in self.sources):
+            self.commits.end_run(listed)
 
     # ---- stop
 
@@ -606,7 +632,7 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) ->
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
     return SemiStreamPlanner(
         settings,
-        settings.with_source(job),
+        settings.applied(job),
         app,
         places.snapshots,
         known_costs(places.home),

@@ -12,8 +12,10 @@ from semistream.streaming.commit import Commits
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import begun_by_spark, done_by_spark
 from semistream.streaming.settings import AVAILABLE_NOW, AppSettings
+from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.sources.registry import find_source
+from semistream.warehouse.ledger import Ledger
 
 
 def plan_of_idle_load(
@@ -28,8 +30,8 @@ def plan_of_idle_load(
     """
     if settings.trigger != AVAILABLE_NOW or not isinstance(job, Job):
         return None
-    entries = find_source(job.stream).entries()
-    if entries is None:
+    source = find_source(job.stream)
+    if source.entries() is None:
         return None
     progress, last = commits.take_up(), commits.last
     if progress is None or last is None or commits.needs_plan:
@@ -50,7 +52,14 @@ def plan_of_idle_load(
     wanted = planner.wanted(settings.partitions or plan.partitions)
     if wanted != plan.asked():
         return None
-    loaded = ledger.file_paths()
+    return plan if is_loaded(source, ledger) else None
+
+
+def is_loaded(source: Source, ledger: Ledger) -> bool:
+    """List the present files of a source, and return whether all of them are loaded; False if only
+    Spark can list them."""
+    entries, loaded = source.entries(), ledger.file_paths()
     # an entry that cannot be read may be, or hide, an unloaded file
-    every = all(not isinstance(entry, Unreadable) and entry.path in loaded for entry in entries)
-    return plan if every else None
+    return entries is not None and all(
+        not isinstance(entry, Unreadable) and entry.path in loaded for entry in entries
+    )

@@ -64,17 +64,12 @@ class SemiStreamPlanner:
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
-            self._check_late(role)
+            role.check_late(self.settings.join_type)
+            if role.late == "infer":
+                check_inferring(self.warehouse, role, self.settings.retry)
             self._current(role)
         if streams is not None:
             self.without_sample(streams, max(self.settings.partitions, 1))
-
-    def _check_late(self, role: Role) -> None:
-        """Raise ConfigError if the setting ``late`` of a role cannot work: tuples to be resolved
-        would already be facts, or no members can be inferred."""
-        role.check_late(self.settings.join_type)
-        if role.late == "infer":
-            check_inferring(self.warehouse, role, self.settings.retry)
 
     @property
     def outdated(self) -> bool:

@@ -203,8 +203,9 @@ class LoadSettings(AppSettings, JoinSettings):
         "10 KB, from which the proof knows how many rows to expect",
     )
 
-    def with_source(self, job: Job) -> Job:
-        """Return the job with its source replaced according to these settings."""
+    def applied(self, job: Job) -> Job:
+        """Return the job as it is loaded with these settings: with their source, and with the type
+        of each role's join."""
         spec = job.stream
         changed: dict[str, Any] = {
             "format": self.source_format or spec.format,
@@ -226,7 +227,12 @@ class LoadSettings(AppSettings, JoinSettings):
                     if form.normal_form
                 },
             }
-        return job.model_copy(update={"stream": spec.model_copy(update=changed)})
+        roles = {
+            name: role.model_copy(update={"join_type": role.join_type or self.join_type})
+            for name, role in job.dimensions.items()
+        }
+        stream = spec.model_copy(update=changed)
+        return job.model_copy(update={"stream": stream, "dimensions": roles})
 
 
 class StreamStreamSettings(AppSettings):

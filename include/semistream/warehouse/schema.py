@@ -250,9 +250,22 @@ masters = Table(
     Column("table_name", NAME, nullable=False),  # its dimension table
     Column("arrow_schema", Text, nullable=False),  # of the dimension table: Arrow IPC, base64
     Column("business_key", Text, nullable=False),  # JSON: column names
-    Column("changes", BigInteger, nullable=False),  # grows whenever a provisioning changed a row
+    # when a provisioning changed a row last, ns since 1970
+    Column("changes", BigInteger, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("provisioned_at", DateTime, nullable=False),  # UTC
+)
+
+# one row for each provisioning that has changed a dimension's rows
+master_changes = Table(
+    "master_changes",
+    metadata,
+    Column("master", NAME, primary_key=True),
+    # when, as in masters
+    Column("changes", BigInteger, primary_key=True, autoincrement=False),
+    Column("inserted", BigInteger, nullable=False),  # rows of the dimension table
+    Column("updated", BigInteger, nullable=False),  # likewise
+    Column("rejected", BigInteger, nullable=False),  # rows of the source that were left out
 )
 
 # the rows of a dimension's source that were rejected

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from sqlalchemy import Engine
 
 from semistream.job import AnyJob, Job
 from semistream.warehouse.closing import Closing, closing_of
-from semistream.warehouse.dialects import connect
+from semistream.warehouse.dialects import shared_engine
 from semistream.warehouse.ledger import Ledger
-
-
-@lru_cache(maxsize=4)
-def _engine(url: str, _process: int) -> Engine:
-    return connect(url)
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class Warehouse:
 
     @property
     def engine(self) -> Engine:
-        return _engine(self.url, os.getpid())
+        return shared_engine(self.url)
 
     def ledger(self, app: str) -> Ledger:
         return Ledger(self.engine, app, self.retry)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Engine, make_url
@@ -24,6 +27,7 @@ __all__ = [
     "index_options",
     "name_length",
     "said",
+    "shared_engine",
     "system_of",
     "table_options",
     "with_variants",
@@ -66,6 +70,20 @@ def connect(url: str) -> Engine:
         parsed.render_as_string(),
         f"The warehouse is {titles}.",
     )
+
+
+def shared_engine(url: str) -> Engine:
+    """Return the engine that this process has for a warehouse URL, like ``connect``. It is closed
+    when the process ends: a connection that is open then would leave a -wal file beside SQLite's
+    file."""
+    return _of_process(url, os.getpid())
+
+
+@lru_cache(maxsize=4)
+def _of_process(url: str, _process: int) -> Engine:
+    engine = connect(url)
+    atexit.register(engine.dispose)
+    return engine
 
 
 @contextmanager
