@@ -10,6 +10,7 @@ from typing import Any
 from semistream import interrupts, workloads
 from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import AnyJob, Job
+from semistream.master.published import snapshot_root
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
 from semistream.pipeline.input_checks import check_inputs
@@ -18,6 +19,9 @@ from semistream.settings import Publishing
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.status import read_status, request_stop
+from semistream.warehouse import open_warehouse
+from semistream.warehouse.schema import rejected_master
+from semistream.warehouse.tables import check_fact_table
 from semistream.workloads.jobs import dimension_file
 
 POLL = 0.2  # s between looks at a driver
@@ -60,9 +64,6 @@ def load(
 def _check_fact_table(settings: AppSettings, job: AnyJob, places: Paths) -> None:
     """Raise ConfigError if the warehouse cannot have the job's fact table, before its dimensions
     are provisioned."""
-    from semistream.warehouse import open_warehouse
-    from semistream.warehouse.tables import check_fact_table
-
     if sink_kind(settings.sink).in_warehouse:
         with open_warehouse(places.warehouse_url) as engine:
             check_fact_table(job.fact_table, job.dimension_names, engine)
@@ -129,10 +130,7 @@ def provision(
     if it reads another stream than its file says. Raises ConfigError, before anything is written,
     for a job whose stream cannot be read or does not fit its dimensions.
     """
-    from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions, publishing
-    from semistream.warehouse import open_warehouse
-    from semistream.warehouse.schema import rejected_master
 
     wanted, report = workloads.load_dimensions(target, places), list[str]()
     with open_warehouse(places.warehouse_url) as engine:
