@@ -400,12 +400,14 @@ def test_events_components_and_thresholds_can_be_changed_at_run_time():
     monitor.purge_threshold, monitor.propagate_seconds = 1, 1e9
     list(join.punctuate(LEFT, [{"k": 4}]))
     assert right.held == 0
-    join.registry.set(
-        Event.NEW_PUNCT_READY, [Component.STATE_PURGE, Component.INDEX_BUILD, Component.PROPAGATION]
-    )
+    join.registry[Event.NEW_PUNCT_READY] = [
+        Component.STATE_PURGE,
+        Component.INDEX_BUILD,
+        Component.PROPAGATION,
+    ]
     assert told(join.punctuate(LEFT, [{"k": 5}]))[2] == [("O", 4), ("O", 5)]
-    join.registry.set(Event.PURGE_THRESHOLD_REACH, [])
-    join.registry.set(Event.NEW_PUNCT_READY, [])
+    join.registry[Event.PURGE_THRESHOLD_REACH] = []
+    join.registry[Event.NEW_PUNCT_READY] = []
     list(join.process(RIGHT, rows("B6")))
     list(join.punctuate(LEFT, [{"k": 6}]))
     assert right.held == 1
@@ -620,7 +622,7 @@ def test_containing_punctuations_are_propagated_as_theorem_1_says(data, kind, la
             parameters={"purge_threshold": lazy, "propagate_count": int(eager)},
         )
         if eager:
-            join.registry.set(Event.NEW_PUNCT_READY, [Component.INDEX_BUILD])
+            join.registry[Event.NEW_PUNCT_READY] = [Component.INDEX_BUILD]
         return join
 
     def take(outputs):

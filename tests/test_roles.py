@@ -17,7 +17,7 @@ from semistream.cli import main
 from semistream.cost_models import TYPICAL
 from semistream.errors import ConfigError
 from semistream.job import Job
-from semistream.master.published import current_version, key_name, snapshot_root, snapshot_roots
+from semistream.master.published import current_version, key_name, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline import provision_steps, steps
 from semistream.sizing.plan import Plan
@@ -403,21 +403,6 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
         (i, "x", f"e{i % 4}", f"n{i}", *label.get(f"e{i % 4}", (None,) * 3)) for i in range(20)
     )
     assert steps.verify("j", places, since_last=False, sample=10)["checks"]
-
-
-def test_an_installation_whose_dimensions_had_one_snapshot_goes_on(places, tmp_path):
-    """Its versions are directly in the dimension's directory."""
-    from semistream.master.publish import publish_snapshot
-
-    root = places.snapshots / "product"
-    rows = pa.record_batch({"sku": ["a", "b"], "ean": [1, 2]})
-    publish_snapshot([rows], rows.schema, root, "product", ["sku"])
-    job = write(places, "j", master={"name": "product", "business_key": "sku"}, on="sku")
-    assert plan(places, job).joins[0].snapshot == str(root / "v000001")
-    assert snapshot_root(places.snapshots, "product", ["ean"]) == root / "ean"
-    publish_snapshot([rows], rows.schema, root / "ean", "product", ["ean"])
-    assert snapshot_roots(places.snapshots, "product") == {("sku",): root, ("ean",): root / "ean"}
-    assert plan(places, job).joins[0].version == "v000001"
 
 
 def test_the_name_of_a_key():

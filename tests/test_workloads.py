@@ -158,9 +158,6 @@ def test_complete_data_are_kept_and_partial_ones_made_again(data, places):
     (places.data / "nycflights13" / ".complete").unlink()
     prepare(job, places)
     assert first.exists()
-    (places.data / "nycflights13" / "master" / "weather.parquet").unlink()  # as before the star
-    prepare(job, places)
-    assert pq.read_metadata(job.role("weather").dimension.path).num_rows == 26_115
 
 
 def test_a_users_job_is_a_yaml_file(tmp_path, places):

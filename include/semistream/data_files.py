@@ -162,9 +162,10 @@ def list_files(
     """
     options = {**data_filter(kind, path, options), **options}
     pattern = next((v for k, v in options.items() if k.lower() == GLOB_FILTER.lower()), "*")
+    names = list(_without_braces(pattern))
     for plain in sorted(set(_without_braces(path))):
         fixed = fixed_part(plain)
-        yield from _matching(str(fixed), Path(plain).parts[len(fixed.parts) :], pattern)
+        yield from _matching(str(fixed), Path(plain).parts[len(fixed.parts) :], names)
 
 
 def _without_braces(path: str) -> Iterator[str]:
@@ -177,20 +178,21 @@ def _without_braces(path: str) -> Iterator[str]:
 
 
 def _matching(
-    place: str, parts: Sequence[str], pattern: str
+    place: str, parts: Sequence[str], names: Sequence[str]
 ) -> Iterator[os.DirEntry[str] | Unreadable]:
-    """Yield the files below a directory that match the remaining parts of a pattern."""
+    """Yield the files below a directory that match the remaining parts of a pattern. names: the
+    patterns of the names of files, of which one must match."""
     try:
         if not parts:
             if stat.S_ISDIR(os.stat(place).st_mode):
-                yield from _below(place, pattern, ())
+                yield from _below(place, names, ())
             else:
                 name = Path(place).name
                 with os.scandir(Path(place).parent) as entries:
-                    yield from (e for e in entries if e.name == name and _is_taken(name, pattern))
+                    yield from (e for e in entries if e.name == name and _is_taken(name, names))
             return
         if not is_pattern(parts[0]):
-            yield from _matching(os.path.join(place, parts[0]), parts[1:], pattern)
+            yield from _matching(os.path.join(place, parts[0]), parts[1:], names)
             return
         with os.scandir(place) as entries:
             found = sorted(
@@ -205,14 +207,14 @@ def _matching(
         yield from _unreadable(place, e)
         return
     for inner in found:
-        yield from _matching(inner, parts[1:], pattern)
+        yield from _matching(inner, parts[1:], names)
 
 
 def _below(
-    directory: str, pattern: str, above: tuple[tuple[int, int], ...]
+    directory: str, names: Sequence[str], above: tuple[tuple[int, int], ...]
 ) -> Iterator[os.DirEntry[str] | Unreadable]:
-    """Yield the files below a directory. above: device and inode of each parent directory, by which
-    a loop of links is recognised."""
+    """Yield the files below a directory. names: see ``_matching``; above: device and inode of each
+    parent directory, by which a loop of links is recognised."""
     try:
         status = os.stat(directory)
         here = status.st_dev, status.st_ino
@@ -232,8 +234,8 @@ def _below(
             yield from _unreadable(entry.path, e)
             continue
         if inner:
-            yield from _below(entry.path, pattern, (*above, here))
-        elif _is_taken(entry.name, pattern):
+            yield from _below(entry.path, names, (*above, here))
+        elif _is_taken(entry.name, names):
             yield entry
 
 
@@ -254,11 +256,5 @@ def _is_visible(name: str) -> bool:
     )
 
 
-def _is_taken(name: str, pattern: str) -> bool:
-    head, brace, rest = pattern.partition("{")
-    if not brace:
-        return _is_visible(name) and fnmatchcase(name, pattern)
-    alternatives, _, tail = rest.partition("}")
-    return _is_visible(name) and any(
-        fnmatchcase(name, head + a + tail) for a in alternatives.split(",")
-    )
+def _is_taken(name: str, patterns: Sequence[str]) -> bool:
+    return _is_visible(name) and any(fnmatchcase(name, pattern) for pattern in patterns)

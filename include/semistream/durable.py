@@ -11,7 +11,7 @@ import mmap
 import os
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +97,26 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+class WritingThread(ThreadPoolExecutor):
+    """A thread that writes while its caller goes on, one thing after the other."""
+
+    def __init__(self, name: str = ""):
+        super().__init__(1, name)
+        self._last: Future[Any] | None = None
+
+    def begin(self, write: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function in the thread, when the previous call has ended. Raises the error of the
+        previous call."""
+        self.wait()
+        self._last = self.submit(write, *arguments)
+
+    def wait(self) -> None:
+        """Wait until the last call has ended. Raises its error, once."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+
 class DirectFile(io.RawIOBase):
     """A new file, written by a thread, and past the page cache if the file system allows. The file
     is on disk when it is closed.
@@ -117,8 +137,7 @@ class DirectFile(io.RawIOBase):
         # whole pages, as direct writes need; one buffer is filled while the other is written
         self._buffer, self._other = (mmap.mmap(-1, BLOCK) for _ in range(2))
         self._filled = self._at = 0
-        self._writing = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
+        self._writing = WritingThread()
 
     def writable(self) -> bool:
         return True
@@ -141,7 +160,7 @@ class DirectFile(io.RawIOBase):
             self._filled -= tail
             rest = self._buffer[self._filled : self._filled + tail]
             self._pass_on()
-            self._wait()
+            self._writing.wait()
             self._buffered()
             self._write(memoryview(rest), self._at)
             os.fsync(self._fd)
@@ -151,17 +170,9 @@ class DirectFile(io.RawIOBase):
             super().close()
 
     def _pass_on(self) -> None:
-        self._wait()
-        self._last = self._writing.submit(
-            self._write, memoryview(self._buffer)[: self._filled], self._at
-        )
+        self._writing.begin(self._write, memoryview(self._buffer)[: self._filled], self._at)
         self._at, self._filled = self._at + self._filled, 0
         self._buffer, self._other = self._other, self._buffer
-
-    def _wait(self) -> None:
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
 
     def _write(self, data: memoryview, at: int) -> None:
         while len(data):

@@ -1,5 +1,5 @@
-"""A collector of record batches. Many small batches are combined, because the overhead of each
-could exceed the bytes of its values."""
+"""A table as one record batch, and a collector of record batches, which combines many small ones:
+the overhead of each could exceed the bytes of its values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import pyarrow as pa
 COLUMN_OVERHEAD = 800
 LEAST_OVERHEAD = 2_000_000  # bytes of overhead from which batches are combined
 SMALL_SHARE = 8  # batches are small if their values take less than this many times their overhead
+
+
+def as_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a table's rows as one batch."""
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 class Gathered:

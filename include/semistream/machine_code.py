@@ -13,7 +13,6 @@ import ctypes
 import pickle
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
@@ -137,8 +136,6 @@ def _machine() -> Any:
 
 @cache
 def _initialize() -> None:
-    with suppress(RuntimeError):  # only older versions need it
-        llvm.initialize()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 

@@ -57,14 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Namespace) -> int:
-    from semistream.cli.options import read_settings
+    from semistream.cli.options import prepare
     from semistream.errors import ConfigError, MissingExtra, SemistreamError
     from semistream.imports import missing_extra, require
 
     try:
         require(command.extras)
-        if command.settings:
-            arguments.settings = read_settings(command, arguments)
+        prepare(command, arguments)
         code = command.run(arguments)
         sys.stdout.flush()
         return code
@@ -91,11 +90,9 @@ def _run(command: Command, arguments: Namespace) -> int:
             from sqlalchemy import make_url  # takes a while to import
             from sqlalchemy.exc import DBAPIError
 
-            from semistream.paths import Paths
-
             if not isinstance(e, DBAPIError):
                 raise
-            where = make_url(Paths.from_environment().warehouse_url).render_as_string()
+            where = make_url(arguments.places.warehouse_url).render_as_string()
             code, said = 1, f"Failed: {e.orig} (warehouse: {where}).{_remedy(str(e.orig))}"
     from rich.console import Console
 

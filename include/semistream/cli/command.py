@@ -19,10 +19,11 @@ class Command(NamedTuple):
     command and returns the exit code; add_arguments: a function that adds the command's special
     arguments to a parser; settings: the name, module.Class, of the settings class whose settings
     are flags of the command; the class is imported only when needed, and `run` gets the settings
-    among its arguments; positional: the settings that are given without a flag, each with its name
-    in the help; progress, json: whether the command has these flags; files_only: whether the
-    command uses no environment variable; without_pandas: whether the command never needs pandas;
-    extras: the extras of the package that must be installed.
+    as `arguments.settings`; positional: the settings that are given without a flag, each with its
+    name in the help; progress, json: whether the command has these flags; files_only: whether the
+    command uses no environment variable, others get the installation's paths as
+    `arguments.places`; without_pandas: whether the command never needs pandas; extras: the extras
+    of the package that must be installed.
     """
 
     name: str

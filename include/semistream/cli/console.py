@@ -45,16 +45,13 @@ def key_value_table() -> Table:
 
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
-    """Return an empty table without lines. right: the columns that are aligned to the right; long
-    texts of the others are folded."""
+    """Return an empty table without lines. right: the columns that are aligned to the right. Long
+    texts are folded."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        if name in right:
-            table.add_column(name, justify="right")
-        else:
-            table.add_column(name, overflow="fold")
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
 
 

@@ -65,7 +65,18 @@ def _settings_of(command: Command) -> type[Settings]:
     return kind
 
 
-def read_settings(command: Command, arguments: argparse.Namespace) -> Settings:
+def prepare(command: Command, arguments: argparse.Namespace) -> None:
+    """Add to the arguments what the command runs with: ``settings``, if it has such, and
+    ``places``, those of the environment, unless it uses none. Raises ConfigError for wrong ones."""
+    if command.settings:
+        arguments.settings = _read_settings(command, arguments)
+    if not command.files_only:
+        from semistream.paths import Paths
+
+        arguments.places = Paths.from_environment()
+
+
+def _read_settings(command: Command, arguments: argparse.Namespace) -> Settings:
     """Return the settings of the command line and of its configuration file. Raises ConfigError for
     settings that are missing or wrong."""
     from semistream.errors import ConfigError

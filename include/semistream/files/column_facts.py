@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,16 +33,13 @@ class ColumnFacts:
 def column_facts(rows: pa.Table, rejected: Iterable[Rejected] = ()) -> tuple[ColumnFacts, ...]:
     """Describe the columns of rows. rejected: rows that could not be read; the reason of each
     begins with the column's name."""
-    unfit: dict[str, int] = {}
-    for row in rejected:
-        name = row.detail.partition(": ")[0]
-        unfit[name] = unfit.get(name, 0) + 1
+    unfit = Counter(row.detail.partition(": ")[0] for row in rejected)
     return tuple(
         ColumnFacts(
             field.name,
             type_name(field.type),
             column.null_count,
-            unfit.get(field.name, 0),
+            unfit[field.name],
             tuple(_shown(value) for value in _first(column)),
         )
         for field, column in zip(rows.schema, rows.columns, strict=True)

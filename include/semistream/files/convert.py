@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from semistream.column_format import ColumnFormat
 from semistream.ddl import type_name
 from semistream.errors import ConfigError
-from semistream.files.formats import check_texts, is_text, prepared
+from semistream.files.formats import NOTHING, check_texts, is_text, prepared
 from semistream.files.shapes import EXPONENT, INTEGER, NULL, OTHER, SPECIAL, Shapes, shapes_of
 
 # words that mean null in a column of any type but string
@@ -22,7 +22,6 @@ NAN = pa.array(["NaN", "nan"])  # values of floating types only
 TRUTH = pa.array(["true", "false", "True", "False", "TRUE", "FALSE"])
 DIGITS = 38  # most digits of a decimal
 SURE = 15  # digits that a double always keeps
-NOTHING = np.zeros(0, np.int64)
 NO_UTF8 = "not UTF-8"
 
 
@@ -195,11 +194,14 @@ def cast_rows(
                 else f"{field.name}: {NO_UTF8}",
             )
     fitting = pa.RecordBatch.from_arrays(columns, schema=schema)
-    if wrong:
-        keep = np.ones(rows.num_rows, bool)
-        keep[list(wrong)] = False
-        fitting = fitting.filter(pa.array(keep))
-    return fitting, dict(sorted(wrong.items()))
+    return without(fitting, wrong) if wrong else fitting, dict(sorted(wrong.items()))
+
+
+def without(rows: pa.RecordBatch, positions: Iterable[int]) -> pa.RecordBatch:
+    """Return the rows except those at these positions."""
+    keep = np.ones(rows.num_rows, bool)
+    keep[list(positions)] = False
+    return rows.filter(pa.array(keep))
 
 
 def _prepared(column: pa.Array, kind: pa.DataType, exact: bool) -> pa.Array:

@@ -48,12 +48,10 @@ class CsvSource(TextSource):
         reading: Reading,
         schema: pa.Schema | None = None,
     ):
-        self.names: list[str] = []  # columns of the first file
+        self.names = list[str]() if schema is None else list(schema.names)  # of the first file
         # the only file, if it was sampled: the bytes read and the rows, and what is left of it
         self._begun: tuple[Path, deque[tuple[int, Raw]], Iterator[Raw]] | None = None
         self._null_words = pa.array(reading.null_values, pa.binary())
-        if schema is not None:
-            self.names = list(schema.names)
         super().__init__(side, paths, types, reading, schema)
 
     def columns(self, path: Path) -> list[str] | None:

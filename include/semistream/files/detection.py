@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
-from semistream.files.convert import NULL_LIKE
+from semistream.files.convert import NULL_LIKE, cast_rows
 from semistream.files.formats import prepared
 from semistream.files.opening import FORMATS, open_source, read_files
 from semistream.files.source import FileSource, Rejected
 from semistream.files.text_source import open_text, plain_suffix
+from semistream.gathering import as_batch
 
 HEAD = 256 << 10  # bytes from which delimiter and encoding are found
 LINES = 200  # most of their lines that are examined
@@ -262,12 +263,8 @@ def _dialect(path: Path) -> dict[str, str]:
 def _cast(source: FileSource, texts: pa.Table) -> tuple[pa.Table, list[Rejected]]:
     """Cast rows of texts to the source's types. Return the cast rows, and the rows that do not fit.
     The line of a rejected row is its position in ``texts``."""
-    from semistream.files.convert import cast_rows
-
     exact = set(source.schema.names) - source.declared
-    batch = texts.combine_chunks().to_batches()
-    rows = batch[0] if batch else pa.RecordBatch.from_pylist([], texts.schema)
-    cast, wrong = cast_rows(rows, source.schema, exact, formats=source.reading.formats)
+    cast, wrong = cast_rows(as_batch(texts), source.schema, exact, formats=source.reading.formats)
     return pa.Table.from_batches([cast]), [
         Rejected("", why, str(source.paths[0]), i) for i, why in wrong.items()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -26,16 +26,6 @@ from semistream.master.publish import MEMORY, current_manifest
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
 from semistream.progress import Progress
 from semistream.scratch import scratch_directory
-
-
-class Inputs(NamedTuple):
-    """The inputs of a join of files: the stream, and the master data with the numbers of rows left
-    out by reason. notes: remarks for the user on the inferred types."""
-
-    stream: FileSource
-    master: SnapshotRelation
-    master_rejected: dict[str, int]
-    notes: list[str]
 
 
 class RoleInput(NamedTuple):
@@ -59,7 +49,8 @@ class RoleInput(NamedTuple):
 
 
 class StarInputs(NamedTuple):
-    """The stream, and its dimensions in the order of the settings. notes: see ``Inputs``."""
+    """The stream, and its dimensions in the order of the settings. notes: remarks for the user on
+    the inferred types."""
 
     stream: FileSource
     roles: list[RoleInput]
@@ -72,7 +63,7 @@ class StarInputs(NamedTuple):
 @dataclass(frozen=True)
 class _Master:
     """A source of master data: its place, how it is read, and how the stream is joined with it.
-    place: prefix of its settings in errors, if there are several dimensions."""
+    name: the role's, "" if there is only one."""
 
     on: Mapping[str, str]
     path: Path | None
@@ -81,94 +72,76 @@ class _Master:
     kind: str
     formats: Mapping[str, ColumnFormat]
     allow_empty: bool
+    options: Mapping[str, str]
+    join_type: str = ""
+    max_unmatched: float | None = None
+    many: bool = True
     max_rejected: float = 1.0
-    place: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def place(self) -> str:
+        """The prefix of its settings in errors, if there are several dimensions."""
+        return f"dimensions.{self.name}" if self.name else ""
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
         return list(self.on.items())
 
     def identity(self) -> tuple[object, ...]:
-        """Return a key that is equal for two roles if they can share one snapshot."""
+        """Return what is equal for two roles if they can share one snapshot."""
         assert self.path is not None
-        formats = {k: f.model_dump_json() for k, f in self.formats.items()}
-        return (
-            self.path.resolve(),
-            self.snapshot,
-            self.kind,
-            frozenset(self.on.values()),
-            str(sorted(self.types.items())),
-            str(sorted(formats.items())),
-            str(sorted(self.options.items())),
-        )
+        read_as = (self.kind, self.types, self.formats, self.options)
+        return self.path.resolve(), self.snapshot, set(self.on.values()), *read_as
 
 
 def open_inputs(
-    settings: Any,
-    stack: ExitStack,
-    progress: Progress,
-    memory: int = MEMORY,
-    allow_empty: bool = True,
-) -> Inputs:
-    """Open both inputs by settings like ``JoinFiles`` with one dimension. Columns of unknown type
-    get a type.
+    settings: Any, stack: ExitStack, progress: Progress
+) -> tuple[FileSource, SnapshotRelation]:
+    """Open the stream and the master data by settings like ``JoinFiles`` with one dimension.
+    Columns of unknown type get a type.
 
-    The master data are read from an existing snapshot, or published as a new snapshot within
-    ``memory`` bytes; ``stack`` closes it. Raises ConfigError for settings that cannot work, and for
-    master data without a row unless ``allow_empty``.
+    The master data are read from an existing snapshot, or published as a new one; ``stack`` closes
+    it. Raises ConfigError for settings that cannot work.
     """
-    stream, ((master, rejected),), notes = _open(
-        settings, [_only(settings, allow_empty)], stack, progress, memory
-    )
-    return Inputs(stream, master, rejected, notes)
+    stream, ((master, _),), _ = _open(settings, [_only(settings)], stack, progress, MEMORY)
+    return stream, master
 
 
 def open_star(settings: JoinFiles, stack: ExitStack, progress: Progress, memory: int) -> StarInputs:
-    """Open the stream and all its dimensions, as ``open_inputs`` does. A file that is a dimension
-    in several roles is published once for each join key."""
+    """Open the stream and all its dimensions, as ``open_inputs`` does, and publish within
+    ``memory`` bytes. A file that is a dimension in several roles is published once for each join
+    key. Raises ConfigError also for master data without a row, unless the settings allow that."""
     roles = list(settings.dimensions.values())
-    masters = [_of_role(role) for role in roles] or [_only(settings, settings.allow_empty)]
+    masters = [_of_role(role) for role in roles] or [_only(settings)]
     stream, opened, notes = _open(settings, masters, stack, progress, memory)
-    if not roles:
-        ((master, rejected),) = opened
-        added = settings.columns or [
-            c for c in master.schema.names if c not in masters[0].on.values()
-        ]
-        only = RoleInput(
-            master.name,
-            master,
-            rejected,
-            masters[0].pairs,
-            output_names(stream.schema, master.name, added),
-            settings.join_type,
-            True,
-            settings.max_unmatched,
-            settings.master is not None,
-        )
-        return StarInputs(stream, [only], notes)
-    columns = added_columns(roles, [master.schema.names for master, _ in opened])
+    columns = (
+        added_columns(roles, [relation.schema.names for relation, _ in opened])
+        if roles
+        else [{c: c for c in settings.columns}]
+    )
     found = []
-    for role, (master, rejected), given in zip(roles, opened, columns, strict=True):
-        wanted = given or {c: c for c in master.schema.names if c not in role.key}
+    for master, (relation, rejected), given in zip(masters, opened, columns, strict=True):
+        wanted = given or {c: c for c in relation.schema.names if c not in master.on.values()}
         unnamed = [c for c, name in wanted.items() if c == name]
+        name = master.name or relation.name
         found.append(
             RoleInput(
-                role.name,
-                master,
+                name,
+                relation,
                 rejected,
-                list(role.on.items()),
-                wanted | output_names(stream.schema, role.name, unnamed),
-                role.join_type or settings.join_type,
-                role.many,
-                role.max_unmatched if "max_unmatched" in role.model_fields_set else None,
-                role.dimension.path is not None,
+                master.pairs,
+                wanted | output_names(stream.schema, name, unnamed),
+                master.join_type or settings.join_type,
+                master.many,
+                master.max_unmatched,
+                master.path is not None,
             )
         )
     return StarInputs(stream, found, notes)
 
 
-def _only(settings: Any, allow_empty: bool) -> _Master:
+def _only(settings: Any) -> _Master:
     return _Master(
         settings.on,
         settings.master,
@@ -176,16 +149,16 @@ def _only(settings: Any, allow_empty: bool) -> _Master:
         settings.master_types,
         settings.master_format or "",
         settings.master_formats,
-        allow_empty,
-        options=getattr(settings, "master_options", {}),
+        getattr(settings, "allow_empty", True),
+        getattr(settings, "master_options", {}),
+        max_unmatched=getattr(settings, "max_unmatched", None),
     )
 
 
 def _of_role(role: FileRole) -> _Master:
-    dimension, place = role.dimension, f"dimensions.{role.name}"
-    declared = (
-        parse_ddl(dimension.columns, f"{place}.dimension.columns") if dimension.columns else ()
-    )
+    dimension = role.dimension
+    where = f"dimensions.{role.name}.dimension.columns"
+    declared = parse_ddl(dimension.columns, where) if dimension.columns else ()
     return _Master(
         role.on,
         Path(dimension.path) if dimension.path else None,
@@ -194,9 +167,12 @@ def _of_role(role: FileRole) -> _Master:
         role.format or "",
         dimension.formats,
         dimension.allow_empty,
-        dimension.max_rejected if "max_rejected" in dimension.model_fields_set else 1.0,
-        place,
         dimension.options,
+        role.join_type or "",
+        role.max_unmatched if "max_unmatched" in role.model_fields_set else None,
+        role.many,
+        dimension.max_rejected if "max_rejected" in dimension.model_fields_set else 1.0,
+        role.name,
     )
 
 
@@ -225,18 +201,18 @@ def _open(
         **csv,
     )
     opened, notes = [], list[str]()
-    published: dict[tuple[object, ...], tuple[Path, dict[str, int]]] = {}
+    published = list[tuple[tuple[object, ...], Path, dict[str, int]]]()
     for given, theirs in zip(masters, of_masters, strict=True):
         master = replace(given, formats=theirs)
         with _placed(master.place):
             source = _source(master, stream, csv)
             if source is None:
                 root, rejected = master.snapshot or Path(), dict[str, int]()
-            elif (former := published.get(master.identity())) is not None:
-                root, rejected = former
+            elif same := [of for of in published if of[0] == master.identity()]:
+                _, root, rejected = same[0]
             else:
                 root = master.snapshot or scratch_directory()
-                if root in (other for other, _ in published.values()):
+                if root in (other for _, other, _ in published):
                     raise ConfigError(
                         "snapshot",
                         "must be a directory of its own for each file and join key",
@@ -244,7 +220,7 @@ def _open(
                         "Choose another one.",
                     )
                 rejected = _publish(master, source, root, progress, memory)
-                published[master.identity()] = root, rejected
+                published.append((master.identity(), root, rejected))
                 notes += source.notes
             relation = stack.enter_context(closing(open_snapshot(root)))
             if not relation.tuple_count and not master.allow_empty:
@@ -313,10 +289,9 @@ def _publish(
     """Publish the master's file under ``root``. Return the numbers of left-out rows by reason.
     Raises ConfigError if more rows are left out than the settings allow."""
     assert master.path is not None
-    of = master.place.removeprefix("dimensions.")
 
     def tell(what: str, done: int, total: int | None) -> None:
-        progress(f"{what}: {of}" if of else what, done, total)
+        progress(f"{what}: {master.name}" if master.name else what, done, total)
 
     manifest, rejected = publish_file(
         master.path,
@@ -386,14 +361,15 @@ def check_key_types(
     pairs: list[tuple[str, str]],
     sides: tuple[str, str] = ("stream", "master"),
     flags: tuple[str, str] = ("--types", "--master-types"),
-) -> None:
-    """Check that the join columns exist and can be compared. Raises ConfigError otherwise.
+) -> tuple[pa.DataType, ...]:
+    """Return the types in which the join columns are compared. Raises ConfigError for a column that
+    does not exist, and for types that cannot be compared.
 
     pairs: (left column, right column); sides: the inputs' names; flags: for each input, the flag
     with which the user can declare types.
     """
     try:
-        resolve_keys(left, right, pairs, sides=sides)
+        return resolve_keys(left, right, pairs, sides=sides).types
     except ConfigError as e:
         if "type" not in e.constraint:
             raise

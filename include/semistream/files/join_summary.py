@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from semistream.errors import SemistreamError
 from semistream.files.inputs import RoleInput, StarInputs
 from semistream.files.near_misses import SampledKeys, is_suspicious, near_misses
-from semistream.files.outputs import JoinSummary
+from semistream.files.outputs import JoinSummary, OperatorSummary
 from semistream.joins.output import NO_MATCH, NULL_KEY, UNPARSABLE
 from semistream.joins.star import Star
 
@@ -16,51 +17,46 @@ UNMATCHED = 0.5  # share of rows without master data of which the summary warns
 
 
 @dataclass
-class RoleSummary:
-    """The results in one role. Reads and memory are in bytes; ``memory_budget`` is the role's share
-    of M."""
+class MasterSummary(OperatorSummary):
+    """The results of a join with master data, in one role or in all."""
 
-    role: str
-    algorithm: str
-    memory_budget: int
-    memory_peak: int = 0
     rows_read: int = 0
-    matched: int = 0
-    unmatched: dict[str, int] = field(default_factory=dict)  # by reason; a left join passes them on
+    matched: int = 0  # tuples that became output rows
+    unmatched: Counter[str] = field(default_factory=Counter)  # by reason
     cache_share: float = 0.0  # share of the stream tuples that did not wait for the disk
-    service_rate: float = 0.0  # tuples/s inside this role's join
     r_cycles: int = 0
     bytes_read: int = 0  # bytes read of R
     master_rows: int = 0
-    master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
+    master_rejected: Counter[str] = field(default_factory=Counter)  # by reason
     master_version: str = ""
+
+
+@dataclass(kw_only=True)
+class RoleSummary(MasterSummary):
+    """The results in one role. ``memory_budget`` is the role's share of M; a left join passes the
+    unmatched tuples on."""
+
+    role: str
     near_misses: str = ""  # describes what would make more keys match
     statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
 
 
 @dataclass
-class Summary(JoinSummary):
-    """The results of a join of a stream's file with master data. Reads are in bytes. If there are
-    several roles, the numbers are totals; ``statistics`` exist only for a single role."""
+class Summary(JoinSummary, MasterSummary):
+    """The results of a join of a stream's file with master data. If there are several roles, the
+    numbers are totals, of unmatched tuples only those of inner joins; ``statistics`` exist only for
+    a single role."""
 
     reason: str = ""  # why these algorithms were chosen
-    rows_read: int = 0
-    matched: int = 0  # tuples that became output rows
-    # by reason; if there are several roles, only those of inner joins
-    unmatched: dict[str, int] = field(default_factory=dict)
     waiting: int = 0
-    cache_share: float = 0.0  # share of the stream tuples that did not wait for the disk
     resident_peak: int = 0  # peak of the process's anonymous memory
-    r_cycles: int = 0
-    bytes_read: int = 0  # bytes read of R
-    master_rows: int = 0
-    master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
-    master_version: str = ""
     warnings: list[str] = field(default_factory=list)  # about many unmatched rows, and their cause
     roles: list[RoleSummary] = field(default_factory=list)  # in the order of execution
 
     def as_dict(self) -> dict[str, Any]:
-        return super().as_dict() | {"roles": [dict(vars(role)) for role in self.roles]}
+        return super().as_dict() | {
+            "roles": [{"role": role.role} | vars(role) for role in self.roles]
+        }
 
 
 class TooManyUnmatched(SemistreamError):
@@ -95,30 +91,29 @@ def total(summary: Summary, star: Star, inputs: StarInputs, seconds: float) -> N
         came = stats.output_rows
         summary.roles.append(
             RoleSummary(
-                each.role,
                 each.join.spec.algorithm,
                 each.join.spec.memory,
                 stats.memory_peak,
+                stats.rows_read / stats.seconds if stats.seconds else 0.0,
                 stats.rows_read,
                 stats.matched,
-                dict(stats.rejected),
+                Counter(stats.rejected),
                 stats.cache_hits / stats.rows_read if stats.rows_read else 0.0,
-                stats.rows_read / stats.seconds if stats.seconds else 0.0,
                 stats.r_cycles,
                 stats.bytes_read,
                 role.master.tuple_count,
-                role.rejected,
+                Counter(role.rejected),
                 role.master.version,
+                role=each.role,
                 statistics=stats.as_dict(),
             )
         )
         if each.kind.inner or len(star.joins) == 1:
             left += stats.unmatched
-            for reason, count in stats.rejected.items():
-                summary.unmatched[reason] = summary.unmatched.get(reason, 0) + count
+            summary.unmatched.update(stats.rejected)
     roles, all_stats = summary.roles, [each.join.stats for each in star.joins]
     first = roles[0].rows_read
-    summary.rows_read = first + summary.unmatched.get(UNPARSABLE, 0)
+    summary.rows_read = first + summary.unmatched[UNPARSABLE]
     summary.matched = first - left
     summary.output_rows = came
     summary.memory_peak = sum(role.memory_peak for role in roles)
@@ -132,9 +127,7 @@ def total(summary: Summary, star: Star, inputs: StarInputs, seconds: float) -> N
     summary.bytes_read = sum(role.bytes_read for role in roles)
     summary.master_rows = sum(role.master_rows for role in roles)
     summary.master_version = ", ".join(dict.fromkeys(role.master_version for role in roles))
-    for of_role in roles:
-        for reason, count in of_role.master_rejected.items():
-            summary.master_rejected[reason] = summary.master_rejected.get(reason, 0) + count
+    summary.master_rejected = sum((role.master_rejected for role in roles), Counter())
     summary.statistics = roles[0].statistics if len(roles) == 1 else {}
     summary.notes, summary.ignored_fields = inputs.notes, dict(inputs.stream.ignored)
 
@@ -144,12 +137,12 @@ def judge(summary: Summary, samples: dict[str, SampledKeys], inputs: StarInputs)
     Raises TooManyUnmatched if more tuples have none than the settings allow. samples: unmatched
     keys, by role."""
     several = len(inputs.roles) > 1
-    unparsable = 0 if several else summary.unmatched.get(UNPARSABLE, 0)
+    unparsable = 0 if several else summary.unmatched[UNPARSABLE]
     for found in summary.roles:
         role = inputs.role(found.role)
         name, prefix = (role.name, f"{role.name}: ") if several else ("", "")
         read = found.rows_read + unparsable
-        without = found.unmatched.get(NO_MATCH, 0) + found.unmatched.get(NULL_KEY, 0)
+        without = found.unmatched[NO_MATCH] + found.unmatched[NULL_KEY]
         found.near_misses = _near_misses(found, role, samples[found.role])
         why = [found.near_misses] if found.near_misses else []
         if role.max_unmatched is not None and without > role.max_unmatched * read:
@@ -169,7 +162,7 @@ def _near_misses(found: RoleSummary, role: RoleInput, sample: SampledKeys) -> st
     """Return a sentence that says which change would make many unmatched keys of a role match; ""
     if nothing is found."""
     keys = sample.keys()
-    if keys is None or not is_suspicious(found.matched, found.unmatched.get(NO_MATCH, 0)):
+    if keys is None or not is_suspicious(found.matched, found.unmatched[NO_MATCH]):
         return ""
     near = near_misses(keys, role.master)
     if near is None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.column_format import ColumnFormat
-from semistream.files.convert import NO_UTF8, prepared_cells
+from semistream.files.convert import NO_UTF8, prepared_cells, without
 from semistream.files.inference import SampledCells, infer_formatted_type, infer_time
 from semistream.files.json_kernels import (
     ESCAPED,
@@ -159,8 +159,6 @@ class JsonSource(TextSource):
         for name in objects.keys.names:
             if name not in kinds and (count := objects.values_of(name)):
                 self.ignored[name] += count
-        keep = np.ones(objects.number, bool)
-        keep[list(bad)] = False
         rows = pa.RecordBatch.from_arrays(
             columns,
             schema=pa.schema([(f.name, c.type) for f, c in zip(self.schema, columns, strict=True)]),
@@ -168,17 +166,17 @@ class JsonSource(TextSource):
         if not columns:  # no columns are known
             rows = pa.RecordBatch.from_struct_array(pa.array([{}] * objects.number, pa.struct([])))
         if bad:
-            rows = rows.filter(pa.array(keep))
+            rows = without(rows, bad)
         rejected = [
             Rejected(decode(objects.text(i)), why, path, int(lines[i]))
             for i, why in sorted(bad.items())
         ]
-        kept = np.flatnonzero(keep)
+        kept = np.delete(np.arange(objects.number), list(bad))
         unlike = {
-            f.name: _unlike(kinds[f.name][keep], f.type, self.reading.formats.get(f.name))
+            f.name: _unlike(kinds[f.name][kept], f.type, self.reading.formats.get(f.name))
             for f in self.schema
         }
-        return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
+        return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[kept], unlike)
 
 
 def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:

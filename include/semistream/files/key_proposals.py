@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat, declared
+from semistream.files import nearest_keys
 from semistream.files.detection import DetectedFile
 from semistream.files.near_misses import SEPARATOR, needed_forms
 
@@ -99,7 +100,6 @@ def propose_key(stream: DetectedFile, master: DetectedFile) -> KeyProposal | Non
     chosen, rate, distinct, score = max(
         unique, key=lambda f: f[3] - COMPOSITE * (len(f[0]) > 1) - 0.01 * len(f[0])
     )
-    business = () if distinct == 1 else identifying(master).columns
     used = {p.stream for p in chosen}
     others = tuple(p for p in pairs if p.stream not in used and p.score >= SURE)
     return _with_forms(
@@ -109,7 +109,7 @@ def propose_key(stream: DetectedFile, master: DetectedFile) -> KeyProposal | Non
             len(rows),
             distinct,
             score,
-            business,
+            () if distinct == 1 else identifying(master).columns,
             others=others,
         ),
         stream,
@@ -152,11 +152,8 @@ def identifying(of: DetectedFile) -> Ids:
 
 
 def plain(texts: pa.Array) -> pa.Array:
-    """Return keys in a form that does not depend on their notation: without blanks around them, in
-    lower case, without leading zeros, and without a fraction of zeros."""
-    texts = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
-    texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
-    texts = pc.replace_substring_regex(texts, r"^0+([0-9])", r"\1")
+    """Return keys in a form that does not depend on their notation; an empty one is null."""
+    texts = nearest_keys.plain(texts)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 

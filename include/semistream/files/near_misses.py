@@ -4,7 +4,7 @@ same form, and the setting ``formats`` that converts them to this form."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -264,23 +264,34 @@ def _candidates(
     relation: SnapshotRelation, wanted: _Keys, forms: Forms
 ) -> tuple[list[tuple[Any, ...]], int]:
     """Read R's key columns. Return the keys that may match one of ``wanted`` in all forms, and the
-    number of rows read. If R is large, only evenly spaced partitions are read."""
+    number of rows read."""
     sought = _skeletons(wanted.columns, lambda i, column: _in_form(column, forms[i]), forms)
-    width = max(int(relation.tuple_bytes), 1)
-    found, rows, began = dict[tuple[Any, ...], None](), 0, time.monotonic()
-    with closing(relation.with_partition(min(READ_ROWS, max(READ_BYTES // width, 1)))) as r:
-        for partition in range(0, r.partition_count, -(-r.tuple_count // ROWS) or 1):
-            if time.monotonic() - began > SECONDS or len(found) > CANDIDATES:
-                break
-            read = r.read(partition, r.keys.master)
-            columns = r.keys.canonical(read.column(name) for name in r.keys.master)
+    found, rows = dict[tuple[Any, ...], None](), 0
+    with closing(some_keys(relation, SECONDS)) as parts:
+        for columns in parts:
             near = pc.is_in(
                 _skeletons(columns, lambda i, column: _in_form_if_needed(column, forms[i]), forms),
                 sought,
             )
             found |= dict.fromkeys(_distinct([column.filter(near) for column in columns]))
-            rows += read.num_rows
+            rows += len(near)
+            if len(found) > CANDIDATES:
+                break
     return list(found), rows
+
+
+def some_keys(
+    relation: SnapshotRelation, seconds: float
+) -> Generator[Sequence[pa.Array], None, None]:
+    """Yield R's canonical key columns, part by part, for about these seconds. If R has more than
+    ``ROWS`` rows, only evenly spaced parts are read."""
+    width, began = max(int(relation.tuple_bytes), 1), time.monotonic()
+    with closing(relation.with_partition(min(READ_ROWS, max(READ_BYTES // width, 1)))) as r:
+        for partition in range(0, r.partition_count, -(-r.tuple_count // ROWS) or 1):
+            read = r.read(partition, r.keys.master)
+            yield r.keys.canonical(read.column(name) for name in r.keys.master)
+            if time.monotonic() - began > seconds:
+                break
 
 
 def _skeletons(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.files.near_misses import READ_BYTES, READ_ROWS, SEPARATOR
+from semistream.files.near_misses import SEPARATOR, some_keys
 from semistream.master.snapshot import SnapshotRelation
 
-ROWS, SECONDS = 2_000_000, 3.0  # the most rows of R that are read, and the longest time
+SECONDS = 3.0  # the longest time for reading R
 EDITS = 2  # the most edits by which a near key differs
 # characters that a key needs for each of these edits; a short key would be near every other one
 SIGNS = 3
@@ -48,24 +46,18 @@ def nearest_keys(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearestKey
     short keys.
 
     keys: join columns in the order of R's. Blanks at the ends, case, leading zeros, and ".0" after
-    an integer make no difference. If R has more than ``ROWS`` rows or is slow to read, only evenly
-    spaced parts of it are read.
+    an integer make no difference. Of a large R, or one that is slow to read, only some rows are
+    read: see ``some_keys``.
     """
     wanted = _texts(relation.keys.canonical(keys.columns))
     points = [_points([text])[0] for text in wanted.texts.to_pylist()]
     near: list[list[tuple[int, int, str, Key]]] = [[] for _ in points]
-    rows, began = 0, time.monotonic()
-    width = max(int(relation.tuple_bytes), 1)
-    with closing(relation.with_partition(min(READ_ROWS, max(READ_BYTES // width, 1)))) as r:
-        for partition in range(0, r.partition_count, -(-r.tuple_count // ROWS) or 1):
-            read = r.read(partition, r.keys.master)
-            columns = r.keys.canonical(read.column(name) for name in r.keys.master)
-            there = _texts(columns)
-            for n, text in enumerate(points):
-                near[n] = _nearest(text, wanted, n, there, columns, near[n])
-            rows += read.num_rows
-            if time.monotonic() - began > SECONDS:
-                break
+    rows = 0
+    for columns in some_keys(relation, SECONDS):
+        there = _texts(columns)
+        for n, text in enumerate(points):
+            near[n] = _nearest(text, wanted, n, there, columns, near[n])
+        rows += len(there.texts)
     return NearestKeys([[key for *_, key in each] for each in near], rows, relation.tuple_count)
 
 
@@ -115,8 +107,8 @@ def distances(text: np.ndarray, others: np.ndarray, lengths: np.ndarray) -> np.n
 
 
 def _texts(columns: Sequence[pa.Array]) -> _Texts:
-    plain = [_plain(c) if pa.types.is_string(c.type) else _readable(c) for c in columns]
-    texts = plain[0] if len(plain) == 1 else pc.binary_join_element_wise(*plain, SEPARATOR)
+    written = [plain(c) if pa.types.is_string(c.type) else _readable(c) for c in columns]
+    texts = written[0] if len(written) == 1 else pc.binary_join_element_wise(*written, SEPARATOR)
     texts = pc.fill_null(texts, "")
     ends = np.cumsum(np.asarray(pc.binary_length(texts)), dtype=np.int64)
     signatures = np.zeros(len(texts), np.uint64)
@@ -129,7 +121,9 @@ def _texts(columns: Sequence[pa.Array]) -> _Texts:
     return _Texts(texts, lengths, signatures)
 
 
-def _plain(texts: pa.Array) -> pa.Array:
+def plain(texts: pa.Array) -> pa.Array:
+    """Return keys in a form that does not depend on their notation: without blanks around them, in
+    lower case, without leading zeros, and without a fraction of zeros."""
     texts = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
     return pc.replace_substring_regex(texts, r"^0+([0-9])", r"\1")

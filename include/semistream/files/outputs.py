@@ -25,16 +25,22 @@ ROLE_COLUMN = "role"
 
 
 @dataclass
-class JoinSummary:
-    """The results of a join of files. Rates are in stream tuples/s, times in seconds, memory in
-    bytes."""
+class OperatorSummary:
+    """The algorithm of a join, and what it needed: memory in bytes, a rate in stream tuples/s."""
 
     algorithm: str
     memory_budget: int
-    output_rows: int = 0
-    service_rate: float = 0.0  # rate inside the operator
-    rate: float = 0.0  # rate of the whole command, with start, reading and writing
     memory_peak: int = 0  # peak of the operator's arrays
+    service_rate: float = 0.0  # rate inside the operator
+
+
+@dataclass
+class JoinSummary(OperatorSummary):
+    """The results of a join of files. Rates are in stream tuples/s, times in seconds, memory in
+    bytes."""
+
+    output_rows: int = 0
+    rate: float = 0.0  # rate of the whole command, with start, reading and writing
     seconds: float = 0.0  # time of the whole command
     # JSON fields that the sample lacked, with their values
     ignored_fields: dict[str, int] = field(default_factory=dict)

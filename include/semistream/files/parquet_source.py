@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells
+from semistream.files.convert import cast_cells, without
 from semistream.files.formats import check_texts, is_text
 from semistream.files.inference import infer_formatted_type
 from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
@@ -134,9 +134,7 @@ def _reject_legacy_times(path: Path, rows: pa.RecordBatch, first: int, legacy: b
         )
         for i, name in sorted(old.items())
     ]
-    keep = np.ones(rows.num_rows, bool)
-    keep[list(old)] = False
-    return Raw(rows.filter(pa.array(keep)), rejected, None, lines[keep])
+    return Raw(without(rows, old), rejected, None, np.delete(lines, list(old)))
 
 
 def _signed_type(path: Path, field: pa.Field) -> pa.DataType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ByteSize, Field, model_validator
 
 from semistream.column_format import Formats
+from semistream.durations import seconds_of
 from semistream.errors import ConfigError
 from semistream.job import Role, with_roles
 from semistream.settings import (
@@ -58,14 +58,12 @@ class FileRole(Role):
     )
 
 
-class JoinFiles(JoinSettings):
-    """The settings of a join of files. To join several dimensions, ``dimensions`` replaces
-    ``master``, ``on``, ``columns`` and the other settings of a single dimension."""
+class StreamAndMaster(Settings):
+    """The files of a stream and of its master data, how they are read, and the join columns."""
 
-    stream: Path = Field(
-        description="The stream's tuples: a CSV, JSON lines or Parquet file "
-        "(.csv, .tsv, .jsonl, .parquet; text also as .gz, .zst), or a "
-        "directory of such files"
+    stream: Path | None = Field(
+        None,
+        description="A sample of the stream: a CSV, JSON lines or Parquet file, or a directory",
     )
     master: Path | None = Field(
         None, description="The master data, likewise; not needed with a --snapshot published before"
@@ -77,26 +75,8 @@ class JoinFiles(JoinSettings):
         (),
         description="Master columns to add, separated by commas; default: all but the join columns",
     )
-    dimensions: dict[str, FileRole] = Field(
-        {},
-        description="Several dimensions by role, in the place of master, on and columns. Each has "
-        "a path, or a snapshot published before, and as in a job: on, a name, a list of names or "
-        "{STREAM: DIMENSION}; columns, a list or {DIMENSION: OUTPUT}; join_type; max_unmatched; "
-        "also types, format and many, and of the dimension formats and options",
-    )
-    out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
-    unmatched: Path | None = Field(
-        None,
-        description="File for the unmatched stream rows and why they are; default: counted only",
-    )
-    stats: Path | None = Field(
-        None, description="JSON file for the summary and the join's statistics"
-    )
     snapshot: Path | None = Field(
-        None,
-        description="Directory where the master data's snapshot is "
-        "kept for a next time; default: a temporary "
-        "one, under $TMPDIR",
+        None, description="Directory of the master data's snapshot, in the place of their file"
     )
     null_values: Names = Field(
         (),
@@ -120,6 +100,40 @@ class JoinFiles(JoinSettings):
         max_length=1,
         description="Character between the cells of CSV files; default: a comma, or a tab in .tsv",
     )
+    formats: Formats = Field({}, description=FORMATS)
+    master_formats: Formats = Field({}, description="How master columns are written, likewise")
+
+
+class JoinFiles(StreamAndMaster, JoinSettings):
+    """The settings of a join of files. To join several dimensions, ``dimensions`` replaces
+    ``master``, ``on``, ``columns`` and the other settings of a single dimension."""
+
+    stream: Path = Field(
+        description="The stream's tuples: a CSV, JSON lines or Parquet file "
+        "(.csv, .tsv, .jsonl, .parquet; text also as .gz, .zst), or a "
+        "directory of such files"
+    )
+    dimensions: dict[str, FileRole] = Field(
+        {},
+        description="Several dimensions by role, in the place of master, on and columns. Each has "
+        "a path, or a snapshot published before, and as in a job: on, a name, a list of names or "
+        "{STREAM: DIMENSION}; columns, a list or {DIMENSION: OUTPUT}; join_type; max_unmatched; "
+        "also types, format and many, and of the dimension formats and options",
+    )
+    out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
+    unmatched: Path | None = Field(
+        None,
+        description="File for the unmatched stream rows and why they are; default: counted only",
+    )
+    stats: Path | None = Field(
+        None, description="JSON file for the summary and the join's statistics"
+    )
+    snapshot: Path | None = Field(
+        None,
+        description="Directory where the master data's snapshot is "
+        "kept for a next time; default: a temporary "
+        "one, under $TMPDIR",
+    )
     stream_options: Pairs = Field(
         {},
         description="How the stream's CSV or JSON files are written, NAME=VALUE, in the place of "
@@ -128,8 +142,6 @@ class JoinFiles(JoinSettings):
     master_options: Pairs = Field(
         {}, description="How the master data's CSV or JSON files are written, likewise"
     )
-    formats: Formats = Field({}, description=FORMATS)
-    master_formats: Formats = Field({}, description="How master columns are written, likewise")
     max_unmatched: Share | None = Field(
         None,
         description="Share of the stream's rows that may have no master row; when more have none, "
@@ -225,10 +237,6 @@ class MasterFile(Publishing):
     allow_empty: bool = Field(False, description=ALLOW_EMPTY)
 
 
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
-UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-
-
 def duration(text: Any) -> Any:
     """Convert a text such as 10s, 5min or 1h to a timedelta, and a text without a unit to an
     integer."""
@@ -236,12 +244,12 @@ def duration(text: Any) -> Any:
         return text
     if text.strip().isdigit():
         return int(text)
-    if not (found := DURATION.fullmatch(text.strip())):
+    if (seconds := seconds_of(text)) is None:
         raise ValueError(
             "must be a time such as 500ms, 10s, 5min, 1h or 2d, or a number where the "
             "columns are integers"
         )
-    return timedelta(seconds=float(found[1]) * UNITS[found[2]])
+    return timedelta(seconds=seconds)
 
 
 Duration = Annotated[timedelta | int, BeforeValidator(duration)]

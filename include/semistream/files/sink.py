@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from semistream.durable import naming
+from semistream.durable import WritingThread, naming
 from semistream.errors import ConfigError
 from semistream.files.opening import FORMATS
 from semistream.gathering import Gathered
@@ -48,24 +47,15 @@ class OutputFile:
     def __enter__(self) -> OutputFile:
         with naming(self.path):
             self._file = pa.OSFile(str(self._partial), "wb")
-        self._encoding = ThreadPoolExecutor(1, "encoding")
-        self._last: Future[None] | None = None
+        self._encoding = WritingThread("encoding")
         return self
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._held.add(batch)
         self.rows += batch.num_rows
         if self._held.size >= GATHERED_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._wait()
-        self._last = self._encoding.submit(self._encode, self._held.take())
-
-    def _wait(self) -> None:
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
+            self._encoding.wait()  # and free those rows, before others may be copied
+            self._encoding.begin(self._encode, self._held.take())
 
     def _encode(self, rows: pa.Table) -> None:
         with naming(self.path):
@@ -84,8 +74,8 @@ class OutputFile:
     def finish(self) -> None:
         """Write the remaining rows. The file is complete afterwards, but not yet under its name."""
         if self._held.size or not self.rows:
-            self._flush()
-        self._wait()
+            self._encoding.begin(self._encode, self._held.take())
+        self._encoding.wait()
         with naming(self.path):
             self._writer.close()
             self._file.close()

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, check_name
-from semistream.files.convert import cast_cells, cast_rows, prepared_cells
+from semistream.files.convert import cast_cells, cast_rows, prepared_cells, without
 
 SAMPLE = 16 << 20  # bytes from which types are inferred, of all files together
 SAMPLED_FILES = 1000  # most files from which types are inferred
@@ -196,7 +196,7 @@ class FileSource(ABC):
         if self.loaded and (beyond := beyond_calendar(rows)):
             kept = np.delete(np.arange(raw.rows.num_rows), list(wrong))
             wrong = dict(sorted((wrong | {int(kept[i]): why for i, why in beyond.items()}).items()))
-            rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), list(beyond))))
+            rows = without(rows, beyond)
         text = raw.text or (lambda i: row_text(raw.rows, i))
         ids = self._ids(raw, list(wrong)) if wrong else []
         rejected = [

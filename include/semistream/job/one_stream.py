@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -12,11 +12,10 @@ from semistream.errors import ConfigError
 from semistream.expect import Expectations
 from semistream.job.dimensions import Role, check_same
 from semistream.job.short_form import with_roles
-from semistream.job.streams import StreamSpec
-from semistream.scheduling import SCHEDULING, Scheduling
+from semistream.job.streams import BaseJob, StreamSpec
 
 
-class Job(Scheduling):
+class Job(BaseJob):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
@@ -25,9 +24,9 @@ class Job(Scheduling):
     dimension's name.
     """
 
-    shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
+    shipped = ("tpch", "nycflights13", "tpcds")
+    stream_names = ("stream",)
 
-    name: str = Field(description="Name of the job")
     stream: StreamSpec
     dimensions: dict[str, Role] = Field(
         description="Dimensions that the stream is joined with, by role"
@@ -133,17 +132,6 @@ class Job(Scheduling):
     def streams(self) -> tuple[StreamSpec, ...]:
         return (self.stream,)
 
-    @property
-    def stream_names(self) -> tuple[str, ...]:
-        """The settings that have the streams."""
-        return ("stream",)
-
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return the fact table's columns that identify the tuples from which a row was joined."""
         return self.stream.id
-
-    def to_ledger(self) -> str:
-        """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
-        secret."""
-        shown = self.model_copy(update={"stream": self.stream.shown()})
-        return shown.model_dump_json(exclude=SCHEDULING)

@@ -1,13 +1,14 @@
-"""The source of a job's stream tuples."""
+"""The source of a job's stream tuples, and what all jobs have."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field
 
 from semistream.column_format import Formats
+from semistream.scheduling import SCHEDULING, Scheduling
 from semistream.settings import SECRET, Names, Settings, Share, read_secrets
 
 if TYPE_CHECKING:
@@ -87,3 +88,22 @@ class StreamSpec(Settings):
             if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)
         }
         return self.model_copy(update={"options": options})
+
+
+class BaseJob(Scheduling):
+    """What jobs of one stream and of two have in common.
+
+    shipped: the names of the jobs that are part of this package; stream_names: the settings that
+    have the streams.
+    """
+
+    shipped: ClassVar[tuple[str, ...]]
+    stream_names: ClassVar[tuple[str, ...]]
+
+    name: str = Field(description="Name of the job")
+
+    def to_ledger(self) -> str:
+        """Return JSON that ``load`` accepts, without options of the sources that may hold a
+        secret."""
+        shown = {name: getattr(self, name).shown() for name in self.stream_names}
+        return self.model_copy(update=shown).model_dump_json(exclude=SCHEDULING)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from semistream.column_format import paired
 from semistream.expect import Expectations
-from semistream.job.streams import StreamSpec
-from semistream.scheduling import SCHEDULING, Scheduling
+from semistream.job.streams import BaseJob, StreamSpec
 from semistream.settings import Pairs, Settings
 
 SIDES = ("left", "right")  # the sides of a job of two streams
@@ -90,16 +89,16 @@ def parse_total(text: str) -> tuple[str, str | None]:
     return found[1] or "count", found[2]
 
 
-class StreamStreamJob(Scheduling):
+class StreamStreamJob(BaseJob):
     """A load of two streams: the streams, their join, and the table for the result.
 
     The fact table has the columns of the left stream, then those of the right one. If a right
     column has the name of a left one, it is called right_COLUMN.
     """
 
-    shipped: ClassVar[tuple[str, ...]] = ("tpch_orders", "auctions")
+    shipped = ("tpch_orders", "auctions")
+    stream_names = SIDES
 
-    name: str = Field(description="Name of the job")
     left: SideSpec
     right: SideSpec
     on: Pairs = Field(
@@ -165,11 +164,6 @@ class StreamStreamJob(Scheduling):
     def streams(self) -> tuple[SideSpec, ...]:
         return (self.left, self.right)
 
-    @property
-    def stream_names(self) -> tuple[str, ...]:
-        """The settings that have the streams."""
-        return SIDES
-
     def in_fact(self, side: int, names: Iterable[str], columns: Collection[str]) -> dict[str, str]:
         """Return the names that a side's columns have in the fact table. columns: the fact table's
         columns."""
@@ -186,9 +180,3 @@ class StreamStreamJob(Scheduling):
             for side, stream in enumerate(self.streams)
             for of in self.in_fact(side, stream.id, columns).values()
         )
-
-    def to_ledger(self) -> str:
-        """Return JSON that ``StreamStreamJob.load`` accepts, without options that may hold a
-        secret."""
-        shown = {"left": self.left.shown(), "right": self.right.shown()}
-        return self.model_copy(update=shown).model_dump_json(exclude=SCHEDULING)

@@ -112,28 +112,24 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
                 self._write_pages(self.page_tuples)
 
     def close(self) -> BucketInfo:
-        """Write the remaining rows, and move the files into place."""
-        with naming(self._root):
-            return self._close()
-
-    def _close(self) -> BucketInfo:
         """Write the remaining rows and the zone map, and rename both files to their final names."""
-        if self._held_rows:
-            self._write_pages(1)
-        self._payload.close()
-        zones = np.array(self._pages, np.int64).tobytes()
-        self._codes.write(
-            zones + signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True)
-        )
-        self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
-        size = 0
-        for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
-            file.flush()
-            size += file.tell()
-            if self.flush:
-                os.fsync(file.fileno())
-            file.close()
-            os.replace(self._paths[suffix], bucket_file(self.directory, self.bucket, suffix))
+        with naming(self._root):
+            if self._held_rows:
+                self._write_pages(1)
+            self._payload.close()
+            zones = np.array(self._pages, np.int64).tobytes()
+            self._codes.write(
+                zones + signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True)
+            )
+            self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
+            size = 0
+            for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
+                file.flush()
+                size += file.tell()
+                if self.flush:
+                    os.fsync(file.fileno())
+                file.close()
+                os.replace(self._paths[suffix], bucket_file(self.directory, self.bucket, suffix))
         return BucketInfo(self.bucket, self._rows, size, self._unique, self._null_keys)
 
     def _write_pages(self, least: int) -> None:

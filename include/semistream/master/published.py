@@ -38,26 +38,15 @@ def key_name(key: Sequence[str]) -> str:
 
 
 def snapshot_root(snapshots: Path, dimension: str, key: Sequence[str]) -> Path:
-    """Return the directory that holds the versions of a dimension's snapshot for a key.
-
-    It is ``<snapshots>/<dimension>/<key>``. An older installation has only one snapshot of a
-    dimension, in ``<snapshots>/<dimension>``: that directory is returned if the snapshot has this
-    key.
-    """
-    directory = snapshots / dimension
-    if same_key(_key_of(directory), key):
-        return directory
-    return directory / key_name(key)
+    """Return the directory ``<snapshots>/<dimension>/<key>`` that holds the versions of a
+    dimension's snapshot for a key."""
+    return snapshots / dimension / key_name(key)
 
 
 def snapshot_roots(snapshots: Path, dimension: str) -> dict[tuple[str, ...], Path]:
     """Return the directories of a dimension's published snapshots, by key."""
-    directory = snapshots / dimension
-    return {
-        key: root
-        for root in (directory, *sorted(directory.glob("*/")))
-        if not root.is_symlink() and (key := _key_of(root))
-    }
+    roots = sorted((snapshots / dimension).glob("*/"))
+    return {key: root for root in roots if (key := _key_of(root))}
 
 
 def same_key(one: Sequence[str], other: Sequence[str]) -> bool:

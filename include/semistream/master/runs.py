@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from semistream.durable import naming
+from semistream.durable import WritingThread, naming
 
 GROUPS = 8  # groups of neighbouring buckets
 
@@ -34,8 +33,7 @@ class Runs(AbstractContextManager["Runs"]):
         self._files = dict[int, pa.RecordBatchStreamWriter]()
         self._sinks = list[pa.OSFile]()
         self._sizes = defaultdict[int, int](int)
-        self._writing = ThreadPoolExecutor(1, "writing runs")
-        self._last: Future[None] | None = None
+        self._writing = WritingThread("writing runs")
 
     def __exit__(self, *_: object) -> None:
         self._writing.shutdown(cancel_futures=True)
@@ -78,13 +76,12 @@ class Runs(AbstractContextManager["Runs"]):
                 self._rows[bucket].append(part)
         if self._kept < GROUPS:
             parts = dict(self._parts(batch, order, edges, self._kept, GROUPS))
-            self._wait()
-            self._last = self._writing.submit(self._write, parts)
+            self._writing.begin(self._write, parts)
 
     def end(self) -> None:
         """Finish the runs. No more rows may be added afterwards."""
         self._make_room(0)
-        self._wait()
+        self._writing.wait()
         with naming(self._directory.parent):
             for file in self._files.values():
                 file.close()
@@ -106,7 +103,7 @@ class Runs(AbstractContextManager["Runs"]):
         """Write groups of buckets to files until memory suffices for `size` more bytes and for
         sorting the largest bucket."""
         while self._kept and self.held + size + 3 * self.largest > self._memory:
-            self._wait()
+            self._writing.wait()
             self._kept -= 1
             for bucket in range(self._borders[self._kept], self._borders[self._kept + 1]):
                 for part in self._rows.pop(bucket, ()):
@@ -120,11 +117,6 @@ class Runs(AbstractContextManager["Runs"]):
                     self._sinks.append(pa.OSFile(str(self._file(bucket)), "wb"))
                     self._files[bucket] = pa.ipc.new_stream(self._sinks[-1], self._schema)
                 self._files[bucket].write_batch(part)
-
-    def _wait(self) -> None:
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
 
     def _file(self, bucket: int) -> Path:
         return self._directory / f"run-{bucket:05d}"

@@ -27,7 +27,7 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.files.column_facts import column_facts
 from semistream.files.detection import sampled
 from semistream.files.near_misses import is_suspicious, near_misses
-from semistream.files.source import Rejected
+from semistream.gathering import as_batch
 from semistream.job import SIDES, AnyJob, Job, Role, StreamSpec, StreamStreamJob
 from semistream.keys import key_text, master_keys, resolve_keys
 from semistream.master.publish import current_manifest, publish_snapshot
@@ -54,7 +54,7 @@ from semistream.streaming.settings import StreamStreamSettings, checked_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.tuning.case import as_batch, stream_sample
+from semistream.tuning.case import stream_sample
 from semistream.warehouse import connect, shared_engine
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
@@ -292,21 +292,14 @@ class _Check:
         )
         if not sample.read:
             self.found.add("warning", name, "its files have no row")
-        self._unparsable(name, spec, sample.rejected, sample.read)
-
-    def _unparsable(
-        self, name: str, spec: StreamSpec, rejected: Sequence[Rejected], read: int
-    ) -> None:
-        if not rejected:
-            return
-        first = rejected[0]
-        self.found.judge(
-            len(rejected) > spec.max_unparsable * read,
-            name,
-            f"{len(rejected):,} of {read:,} rows cannot be read, the first: {first.place}: "
-            f"{first.detail}",
-            f"the proof fails above max_unparsable, {spec.max_unparsable:g}",
-        )
+        if lost := sample.rejected:
+            self.found.judge(
+                len(lost) > spec.max_unparsable * sample.read,
+                name,
+                f"{len(lost):,} of {sample.read:,} rows cannot be read, the first: "
+                f"{lost[0].place}: {lost[0].detail}",
+                f"the proof fails above max_unparsable, {spec.max_unparsable:g}",
+            )
 
     def _ids(self, name: str, spec: StreamSpec, rows: pa.Table) -> int:
         """Return how many tuples have the id of another tuple. Problems with ids become

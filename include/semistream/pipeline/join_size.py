@@ -26,11 +26,11 @@ from semistream.column_format import ColumnFormat, formats, paired
 from semistream.errors import ConfigError, TooManyRows
 from semistream.files.convert import cast_rows
 from semistream.files.formats import check_formats, implied_schema
-from semistream.files.inputs import assign_types
+from semistream.files.inputs import assign_types, check_key_types
 from semistream.files.opening import open_source
 from semistream.files.source import FileSource
 from semistream.job import SIDES
-from semistream.keys import codes, resolve_keys
+from semistream.keys import codes
 from semistream.master.publish import current_manifest
 from semistream.master.published import CURRENT
 from semistream.master.snapshot import open_snapshot
@@ -418,16 +418,8 @@ def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.Data
             )
     left, right = (given.schema for given in inputs)
     try:
-        return resolve_keys(left, right, pairs).types
+        return check_key_types(left, right, pairs, flags=("--left-types", "--right-types"))
     except ConfigError as e:
-        if "type" in e.constraint:
-            raise ConfigError(
-                "on",
-                e.constraint,
-                e.value,
-                "Name the type that both should have, for instance --left-types "
-                f"{pairs[0][0]}=string --right-types {pairs[0][1]}=string.",
-            ) from None
         raise ConfigError(
             "on",
             e.constraint.replace("the stream", "A").replace("the master", "B"),

@@ -10,6 +10,7 @@ from typing import Any
 from semistream import interrupts, workloads
 from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import Job
+from semistream.master.published import snapshot_root
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
 from semistream.pipeline.input_checks import check_inputs, check_target
@@ -18,6 +19,7 @@ from semistream.settings import Publishing
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import open_warehouse
+from semistream.warehouse.schema import rejected_master
 from semistream.workloads.jobs import dimension_file
 
 POLL = 0.2  # s between looks at a driver
@@ -122,9 +124,7 @@ def provision(
     says. Raises ConfigError, before anything is written, for a job whose stream cannot be read or
     does not fit its dimensions, or whose fact table is another table of the warehouse.
     """
-    from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions, publishing
-    from semistream.warehouse.schema import rejected_master
 
     wanted, report = workloads.load_dimensions(target, places), list[str]()
     wanted_job = job

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
+from semistream import workloads
 from semistream.durable import read_checked, write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import StreamStreamJob, job_of
@@ -64,7 +65,6 @@ def load_settings(
 def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
     """Return whether a load has nothing to do, so that Spark need not start. The app's status then
     records the run. Return False also if the load would fail, because its app reports the error."""
-    from semistream import workloads
     from semistream.streaming.app import App
 
     directory = settings.directory(places)
@@ -150,7 +150,7 @@ def verify(
     unmatched tuples are joined again; job: a job's file, whose limits (max_unparsable, unique_ids,
     max_unmatched) replace those with which the app was loaded.
     """
-    from semistream import quality, workloads
+    from semistream import quality
 
     limits = workloads.load_any_job(job, places) if job else None
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
@@ -215,7 +215,6 @@ def replay(
     job's file, if the user has changed how it reads tuples; by default the ledger's record. Raises
     ConfigError while the app runs.
     """
-    from semistream import workloads
     from semistream.streaming.app import App
 
     checkpoint = (checkpoint or places.checkpoints / app).absolute()

@@ -209,13 +209,13 @@ def _context(reports: Path) -> EphemeralDataContext:
         "class_name": "DefaultSiteIndexBuilder",
         "validation_results_limit": RUNS_KEPT,
         "renderer": _docs_class("RunsRenderer"),
-        "view": _docs_class("RunsView"),
+        "view": _docs_class("View", template="index.html"),
     }
     section = {
         "class_name": "DefaultSiteSectionBuilder",
         "source_store_name": defaults.validation_results_store_name,
         "renderer": _docs_class("ReportRenderer"),
-        "view": _docs_class("ReportView"),
+        "view": _docs_class("View", template="report.html"),
     }
     sections = {"validations": section, "expectations": "None", "profiling": "None"}
     site = {
@@ -234,8 +234,8 @@ def _context(reports: Path) -> EphemeralDataContext:
     return gx.get_context(mode="ephemeral", project_config=config)
 
 
-def _docs_class(class_name: str) -> dict[str, str]:
-    return {"module_name": DOCS, "class_name": class_name}
+def _docs_class(class_name: str, **settings: str) -> dict[str, str]:
+    return {"module_name": DOCS, "class_name": class_name, **settings}
 
 
 def _files(directory: Path) -> dict[str, Any]:

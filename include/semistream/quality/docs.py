@@ -100,19 +100,14 @@ class RunsRenderer(_Part):
         }
 
 
-class _View(_Part):
-    template: str
+class View:
+    """A page in the form of one of this package's templates."""
+
+    def __init__(self, template: str, **_: Any):
+        self.template = template
 
     def render(self, document: dict[str, Any], **_: Any) -> str:
         return _templates().get_template(self.template).render(document)
-
-
-class ReportView(_View):
-    template = "report.html"
-
-
-class RunsView(_View):
-    template = "index.html"
 
 
 @cache

@@ -250,8 +250,8 @@ class StreamStreamJoin(ABC):
         yield from self._check_time()
 
     def _idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
-        self.monitor.idle = seconds
-        yield from self._raise(Event.STREAM_EMPTY)
+        if seconds >= self.monitor.activation_seconds:
+            yield from self._raise(Event.STREAM_EMPTY)
         yield from self._check_time()
 
     def _check_time(self) -> Iterator[StreamJoinOutput]:
@@ -260,7 +260,7 @@ class StreamStreamJoin(ABC):
 
     def _raise(self, event: Event) -> Iterator[StreamJoinOutput]:
         """Run the components that the registry lists for the event, in the registry's order."""
-        for component in self.registry.listeners(event, self.monitor):
+        for component in self.registry.get(event, ()):
             yield from getattr(self, component.value)()
 
     def _account(self, seconds: float = 0.0) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -48,14 +48,9 @@ class Monitor:
     propagate_count: int = 1  # punctuations; 0: not by count
     propagate_seconds: float = math.inf
     pull: bool = False  # whether downstream asks for propagation, and nothing pushes it
-    idle: float = 0.0
     since_purge: int = 0  # punctuations
     since_propagation: int = 0
     propagated_at: float | None = None
-
-    def is_idle(self) -> bool:
-        """Return whether both streams have been empty long enough for a disk join."""
-        return self.idle >= self.activation_seconds
 
     def propagation_is_due(self, clock: Callable[[], float]) -> bool:
         """Return whether propagation is due according to the time since the last one. The first
@@ -68,32 +63,5 @@ class Monitor:
         return now - self.propagated_at >= self.propagate_seconds
 
 
-Condition = Callable[[Monitor], bool]
-
-
-def always(_monitor: Monitor) -> bool:
-    """Return True. This is the condition of a component that runs at every event."""
-    return True
-
-
-class Registry:
-    """A table from events to conditions and ordered components. Entries may be set at run time."""
-
-    def __init__(self, entries: Mapping[Event, Sequence[Component]] | None = None) -> None:
-        """Set the components of events. They run without any further condition."""
-        self._entries: dict[Event, tuple[Sequence[Component], Condition]] = {
-            event: (components, always) for event, components in (entries or {}).items()
-        }
-
-    def set(
-        self, event: Event, components: Sequence[Component], condition: Condition = always
-    ) -> Registry:
-        """Set the components of an event. They run in this order if the condition holds; an empty
-        list disables the event. The condition must be picklable, because it moves to another
-        process together with the operator."""
-        self._entries[event] = components, condition
-        return self
-
-    def listeners(self, event: Event, monitor: Monitor) -> Sequence[Component]:
-        components, condition = self._entries.get(event, ((), always))
-        return components if condition(monitor) else ()
+# the components that run at an event, in this order; entries may be set at run time
+Registry = dict[Event, Sequence[Component]]

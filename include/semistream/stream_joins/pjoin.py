@@ -30,13 +30,12 @@ from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
 from semistream.stream_joins.memory import TupleLog
 from semistream.stream_joins.punctuation_set import Closed, PunctuationSet, forget_closed_by_both
 from semistream.stream_joins.punctuation_tables import NONE
-from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
+from semistream.stream_joins.punctuations import LEAST, MOST, Keys, Punctuation, parse, values_of
 from semistream.stream_joins.spec import StreamJoinSpec
 from semistream.stream_joins.state import FREED_SHARE
 from semistream.stream_joins.xjoin import XJoinParameters
 
 Tuples = TupleLog | RunBlock  # tuples of one stream, in memory or on disk
-NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
 # bytes of M per constant that is taken in at a time; least constants at a time
 PIECE_SHARE, LEAST_PIECE = 2048, 64
@@ -118,11 +117,11 @@ class PJoin(StreamStreamJoin):
     ):
         super().__init__(spec, parameters.monitor(), registry(), clock)
         if parameters.index == "eager":
-            self.registry.set(Event.NEW_PUNCT_READY, [Component.INDEX_BUILD])
+            self.registry[Event.NEW_PUNCT_READY] = [Component.INDEX_BUILD]
         self.punctuations = PunctuationSet(spec, 0), PunctuationSet(spec, 1)
-        # watermarks of event time, if the spec has ``within``
-        self.watermarks = [NO_WATERMARK, NO_WATERMARK]
-        self._purged_until = [NO_WATERMARK, NO_WATERMARK]
+        # watermarks of event time, if the spec has ``within``; LEAST before the first one
+        self.watermarks = [LEAST, LEAST]
+        self._purged_until = [LEAST, LEAST]
         # sequence number up to which each disk portion is indexed
         self._levels = [np.zeros(BUCKETS, np.int64) for _ in range(2)]
         self._news = 0  # punctuations so far, watermarks included
@@ -161,7 +160,7 @@ class PJoin(StreamStreamJoin):
         """Return the time up to which tuples of the side are too old for later tuples of the other
         stream."""
         mark = self.watermarks[1 - side]
-        if self.spec.within is None or mark in (NO_WATERMARK, MOST):
+        if self.spec.within is None or mark in (LEAST, MOST):
             return mark
         return mark - self.spec.within.distance
 
@@ -348,7 +347,7 @@ class PJoin(StreamStreamJoin):
                     keys = self._keys(side, log, slots)
                     slots = slots[equal_keys(keys.values, constants.take(rows).values)]
                 found.append(slots)
-        horizon = self._horizon(side) if times else NO_WATERMARK
+        horizon = self._horizon(side) if times else LEAST
         aged = horizon > self._purged_until[side]
         if not (others or aged):
             return np.sort(np.concatenate(found))
@@ -381,8 +380,7 @@ class PJoin(StreamStreamJoin):
     def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
         """Join all pairs of a hash bucket that have not been joined yet. Then purge its disk
         portions, and index them."""
-        for left in self.state.finish(bucket):
-            yield from self._leftover(left)
+        yield from super().finish_bucket(bucket)
         yield from self._empty_purge_buffer()
         for side in (0, 1):
             before = int(self.state.disk[side].tuples[bucket])
@@ -524,12 +522,11 @@ def registry() -> Registry:
     """Return the default registry: eager or lazy purge by ``Monitor.purge_threshold``, lazy index,
     and propagation by count, by time (push) and on request (pull)."""
     propagate = [Component.INDEX_BUILD, Component.PROPAGATION]
-    return Registry(
-        {
-            Event.STATE_FULL: [Component.STATE_PURGE, Component.STATE_RELOCATION],
-            Event.PURGE_THRESHOLD_REACH: [Component.STATE_PURGE],
-            Event.PROPAGATE_COUNT_REACH: propagate,
-            Event.PROPAGATE_TIME_EXPIRE: propagate,
-            Event.PROPAGATE_REQUEST: [Component.STATE_PURGE, Component.LEFTOVER_JOIN, *propagate],
-        }
-    ).set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
+    return {
+        Event.STREAM_EMPTY: [Component.DISK_JOIN],
+        Event.STATE_FULL: [Component.STATE_PURGE, Component.STATE_RELOCATION],
+        Event.PURGE_THRESHOLD_REACH: [Component.STATE_PURGE],
+        Event.PROPAGATE_COUNT_REACH: propagate,
+        Event.PROPAGATE_TIME_EXPIRE: propagate,
+        Event.PROPAGATE_REQUEST: [Component.STATE_PURGE, Component.LEFTOVER_JOIN, *propagate],
+    }

@@ -417,10 +417,9 @@ class PunctuationSet:
         NONE."""
         pids = self._pids(OPEN, constant=True)
         pids = pids[np.argsort(self.index["arrived"][pids])][: -(-len(pids) // 2)]
-        if self.exact:
-            keys = Keys(self.index["code"][pids], [])
-        else:
-            keys, pids = self.hashed.of(pids)
+        keys, pids = (
+            (Keys(self.index["code"][pids], []), pids) if self.exact else self.hashed.of(pids)
+        )
         heirs = self._match_others(keys)
         inherit = heirs != NONE
         np.add.at(self.index["count"], heirs[inherit], self.index["count"][pids[inherit]])
@@ -521,7 +520,7 @@ class PunctuationSet:
         self.forms = dict(zip(patterns[values["boxes"] :], forms[values["boxes"] :], strict=True))
         self.sequence = self._saved_until = values["sequence"]
         self.indexed, self.purged = values["indexed"], values["purged"]
-        self.closed_early = values.get("closed_early", False)  # older states lack it
+        self.closed_early = values["closed_early"]
 
 
 def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -> None:

@@ -45,8 +45,10 @@ class XJoin(StreamStreamJoin):
     """
 
     def __init__(self, spec: StreamJoinSpec, parameters: XJoinParameters):
-        registry = Registry({Event.STATE_FULL: [Component.STATE_RELOCATION]})
-        registry.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
+        registry: Registry = {
+            Event.STATE_FULL: [Component.STATE_RELOCATION],
+            Event.STREAM_EMPTY: [Component.DISK_JOIN],
+        }
         super().__init__(spec, parameters.monitor(), registry)
 
     def _take(

@@ -13,6 +13,7 @@ from semistream import workloads
 from semistream.cost_models import Costs
 from semistream.data_files import ENDINGS, is_remote
 from semistream.errors import ConfigError
+from semistream.gathering import as_batch
 from semistream.job import Job, StreamSpec
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
@@ -112,7 +113,7 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Sizing
     """Return the case of a sample and master data that the user gave as files."""
     from semistream.files.inputs import open_inputs
 
-    stream, relation, *_ = open_inputs(settings, stack, progress)
+    stream, relation = open_inputs(settings, stack, progress)
     rows = _first((c.rows for c in stream.chunks()), stream.schema, settings.rows)
     job = Job.load(
         {
@@ -150,11 +151,6 @@ def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
     source = reader.open()
     chunks = (chunk.rows for file in listed(spec) for chunk in source.read(file))
     return _first(chunks, reader.schema, rows)
-
-
-def as_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _first(batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int) -> pa.Table:

@@ -3,19 +3,17 @@ nothing heavy."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from semistream.column_format import Formats
-from semistream.files.settings import Format
-from semistream.settings import MEMORY, Bytes, Names, Pairs, Settings, names
+from semistream.files.settings import StreamAndMaster
+from semistream.settings import MEMORY, Bytes, Names, names
 
 Budgets = Annotated[tuple[Bytes, ...], BeforeValidator(names)]
 
 
-class TuneSettings(Settings):
+class TuneSettings(StreamAndMaster):
     """The settings of tuning: what is tuned, and for how much memory."""
 
     job: str = Field(
@@ -25,21 +23,6 @@ class TuneSettings(Settings):
     )
     role: str = Field(
         "", description="Role of a job of several that is tuned by itself; default: the first"
-    )
-    stream: Path | None = Field(
-        None,
-        description="A sample of the stream: a CSV, JSON lines or Parquet file, or a directory",
-    )
-    master: Path | None = Field(None, description="The master data, likewise")
-    snapshot: Path | None = Field(
-        None, description="Directory of the master data's snapshot, in the place of their file"
-    )
-    on: Pairs = Field(
-        {}, description="Join columns: a name, or STREAM=MASTER; repeat it for a composite key"
-    )
-    columns: Names = Field(
-        (),
-        description="Master columns to add, separated by commas; default: all but the join columns",
     )
     algorithms: Names = Field(
         (),
@@ -79,26 +62,3 @@ class TuneSettings(Settings):
         "rate",
     )
     rate: float = Field(0, ge=0, description="Stream tuples a second, for max_wait")
-    types: Pairs = Field(
-        {}, description="Types of the sample's columns, COLUMN=TYPE, over those found"
-    )
-    master_types: Pairs = Field({}, description="Types of the master file's columns, likewise")
-    null_values: Names = Field(
-        (),
-        description="Texts that mean null in a CSV file besides an empty cell, separated by commas",
-    )
-    delimiter: str = Field(
-        "", max_length=1, description="Character between the cells of CSV files; default: a comma"
-    )
-    formats: Formats = Field(
-        {},
-        description="How the sample's columns are written that are not "
-        "written as usual, COLUMN=FORMAT; see docs/input.md",
-    )
-    master_formats: Formats = Field(
-        {}, description="How the master file's columns are written, likewise"
-    )
-    stream_format: Format | None = Field(
-        None, description="Format of the sample, where its name does not tell"
-    )
-    master_format: Format | None = Field(None, description="Format of the master file, likewise")

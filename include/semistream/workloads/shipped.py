@@ -50,7 +50,7 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
         "auctions": _make_auctions,
     }
     target, making = places.data / job.name, places.data / f".{job.name}.making"
-    if job.name not in makers or _is_complete(target, job):
+    if job.name not in makers or (target / COMPLETE).exists():
         return
     shutil.rmtree(making, ignore_errors=True)
     for part in ("stream", "master") if isinstance(job, Job) else SIDES:
@@ -60,15 +60,6 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
         (making / COMPLETE).touch()
     shutil.rmtree(target, ignore_errors=True)
     making.rename(target)
-
-
-def _is_complete(directory: Path, job: AnyJob) -> bool:
-    """Return whether a directory has all data of a job. An earlier version may have created it
-    without some of the dimensions."""
-    roles = job.roles if isinstance(job, Job) else ()
-    files = [Path(role.dimension.path) for role in roles if role.dimension.path]
-    own = [file for file in files if file.is_relative_to(directory)]
-    return (directory / COMPLETE).exists() and all(file.exists() for file in own)
 
 
 def prepare_target(target: str | Path, places: Paths, progress: Progress = silent) -> None:

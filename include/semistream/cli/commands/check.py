@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.paths import Paths
     from semistream.pipeline.job_check import check_job
 
     with console.progress(arguments.progress) as tell:
-        found = check_job(arguments.settings, Paths.from_environment(), tell)
+        found = check_job(arguments.settings, arguments.places, tell)
     console.show(arguments.json, asdict(found) | {"ok": found.ok}, lambda _: _print(found))
     return 0 if found.ok else 1
 

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.paths import Paths
     from semistream.pipeline.join_size import estimate_join_size
 
     settings = arguments.settings
     with console.progress(arguments.progress) as tell:
-        found = estimate_join_size(settings, Paths.from_environment(), tell)
+        found = estimate_join_size(settings, arguments.places, tell)
     console.show(arguments.json, found, _print_estimate)
     return 0
 

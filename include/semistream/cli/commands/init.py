@@ -51,7 +51,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from semistream.errors import ConfigError
-    from semistream.paths import Paths
     from semistream.pipeline.job_schema import SCHEMA_FILE, job_schema
     from semistream.pipeline.proposal import propose
 
@@ -76,7 +75,7 @@ def run(arguments: Namespace) -> int:
     )
     if not arguments.name and arguments.stream.is_dir() and sys.stdin.isatty():
         found = replace(found, name=_answer("Name of the job", found.name))
-    out = arguments.out or Paths.from_environment().jobs / f"{found.name}.yaml"
+    out = arguments.out or arguments.places.jobs / f"{found.name}.yaml"
     if out.exists() and not arguments.force:
         raise ConfigError(
             "out", "must be a new file", str(out), "Give another one, or --force to replace it."

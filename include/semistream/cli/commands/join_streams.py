@@ -34,12 +34,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_summary(summary: StreamsSummary, settings: JoinStreams) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", style="bold")
-    for title in ("left", "right"):
-        table.add_column(title, justify="right")
+    table = console.plain_table("", "left", "right", right=("left", "right"))
+    table.columns[0].style = "bold"
     sides = (summary.left, summary.right)
     forgotten = any(s.forgotten for s in sides)
     for title, name in (

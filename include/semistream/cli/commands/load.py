@@ -11,13 +11,12 @@ from semistream.cli.command import Command
 
 def run(arguments: Namespace) -> int:
     from semistream import workloads
-    from semistream.paths import Paths
     from semistream.pipeline.load import load
     from semistream.pipeline.summary import final_summary, summary_table
     from semistream.quality import VerificationFailed
     from semistream.streaming.settings import checked_settings, settings_kind
 
-    given, places = arguments.settings, Paths.from_environment()
+    given, places = arguments.settings, arguments.places
     job = workloads.load_any_job(given.job, places)
     settings = settings_kind(job).load(
         checked_settings(job, given.job, job.settings)

@@ -22,16 +22,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.paths import Paths
     from semistream.pipeline.load import provision
     from semistream.settings import Publishing
 
     memory = int(Publishing.from_arguments(arguments).memory)
     with console.progress(arguments.progress) as tell:
         # printed behind the progress bars, which take over standard output
-        report = provision(
-            arguments.job, Paths.from_environment(), tell, memory=memory, url=arguments.url
-        )
+        report = provision(arguments.job, arguments.places, tell, memory=memory, url=arguments.url)
     print("\n".join(report))
     return 0
 

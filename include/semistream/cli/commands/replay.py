@@ -25,21 +25,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the job's YAML file, after columns or formats were changed in it by which texts are "
         "parsed [the job as it was loaded]",
     )
-    parser.add_argument("--checkpoint", help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]"
+    )
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.paths import Paths
     from semistream.pipeline import steps
 
-    checkpoint = arguments.checkpoint
     print(
         steps.replay(
             arguments.app,
-            Paths.from_environment(),
+            arguments.places,
             arguments.file,
             job=arguments.job,
-            checkpoint=Path(checkpoint) if checkpoint else None,
+            checkpoint=arguments.checkpoint,
         )
     )
     return 0

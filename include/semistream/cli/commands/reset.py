@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from datetime import date
 from functools import partial
+from pathlib import Path
 
 from semistream.cli.command import Command
 from semistream.cli.options import add_app, unknown_app
@@ -14,7 +15,9 @@ from semistream.cli.options import add_app, unknown_app
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_app(parser)
-    parser.add_argument("--checkpoint", help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -48,13 +51,10 @@ def _day(text: str) -> date:
 def run_reset(arguments: Namespace) -> int:
     if arguments.day is None and not arguments.file:
         return run(arguments, reports=False)
-    from pathlib import Path
-
-    from semistream.paths import Paths
     from semistream.pipeline import day_again
 
-    places, app = Paths.from_environment(), arguments.app
-    checkpoint = Path(arguments.checkpoint or places.checkpoints / app).absolute()
+    places, app = arguments.places, arguments.app
+    checkpoint = (arguments.checkpoint or places.checkpoints / app).absolute()
     if (cut_short := day_again.under_way(checkpoint)) is not None:
         day_again.carry_out(cut_short, places, checkpoint)
         print(f"{app}: finished what was cut short, {cut_short.command}.")
@@ -78,13 +78,10 @@ def _agreed(app: str) -> bool:
 
 
 def run(arguments: Namespace, reports: bool) -> int:
-    from pathlib import Path
-
-    from semistream.paths import Paths
     from semistream.pipeline import steps
 
-    places, app = Paths.from_environment(), arguments.app
-    checkpoint = Path(arguments.checkpoint or places.checkpoints / app).absolute()
+    places, app = arguments.places, arguments.app
+    checkpoint = (arguments.checkpoint or places.checkpoints / app).absolute()
     counts = steps.rows_of(app, places)
     if not counts and not checkpoint.is_dir():
         raise unknown_app(app, places.checkpoints)

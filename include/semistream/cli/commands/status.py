@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,8 @@ from semistream.cli.options import unknown_app
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from semistream.paths import Paths
+
 
 UNKNOWN = {"in_all": None, "proof": None, "complete": ""}  # while the warehouse does not answer
 
@@ -24,17 +25,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.paths import Paths
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status
 
-    checkpoints = Paths.from_environment().checkpoints
+    checkpoints = arguments.places.checkpoints
     known = drivers.app_names(checkpoints)
     names = [arguments.app] if arguments.app else known
     if not set(names) <= set(known):
         raise unknown_app(arguments.app, checkpoints)
 
-    ledger, away = _ledger(names)
+    ledger, away = _ledger(names, arguments.places)
 
     def render(entries: list[dict[str, Any]]) -> None:
         if not names:
@@ -46,8 +46,7 @@ def run(arguments: Namespace) -> int:
                 if status is None
                 else drivers.describe(checkpoints / arguments.app, status)
             )
-            for line in _in_all(entries[0]):
-                print(line)
+            _print_in_all(entries[0])
         else:
             console.print_table(console.wide_console(170), _table(entries))
 
@@ -58,30 +57,29 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _ledger(names: list[str]) -> tuple[dict[str, dict[str, Any]], str]:
+def _ledger(names: list[str], places: Paths) -> tuple[dict[str, dict[str, Any]], str]:
     """Return by app what the ledger has, and "", or nothing and the reason if the warehouse does
     not answer."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from semistream.errors import SemistreamError
-    from semistream.paths import Paths
     from semistream.pipeline.summary import standing
 
     try:
-        return standing(names, Paths.from_environment()) if names else {}, ""
+        return standing(names, places) if names else {}, ""
     except (SQLAlchemyError, OSError, SemistreamError) as e:
         return {}, str(e).partition("\n")[0]
 
 
-def _in_all(entry: dict[str, Any]) -> Iterator[str]:
-    """Yield lines on what the ledger has of an app."""
+def _print_in_all(entry: dict[str, Any]) -> None:
+    """Print lines on what the ledger has of an app."""
     if (n := entry["in_all"]) is not None:
-        yield (
+        print(
             f"  in all {n['rows_read']:,} rows read, {n['matched']:,} matched, "
             f"{n['unmatched']:,} unmatched, {n['waiting']:,} waiting"
         )
         if entry["complete"]:
-            yield f"  complete: {entry['complete']}"
+            print(f"  complete: {entry['complete']}")
 
 
 def _entry(checkpoint: Path) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from semistream.cli.options import add_app, unknown_app
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.paths import Paths
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status, request_stop
 
-    checkpoint = Paths.from_environment().checkpoints / arguments.app
+    checkpoint = arguments.places.checkpoints / arguments.app
     if arguments.app not in drivers.app_names(checkpoint.parent):
         raise unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)

@@ -32,14 +32,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def run(arguments: Namespace) -> int:
     from semistream import workloads
-    from semistream.paths import Paths
     from semistream.sizing import known_costs, scale_out
     from semistream.streaming.settings import checked_settings
     from semistream.tuning import advice
     from semistream.tuning.case import open_case
     from semistream.tuning.star import splits
 
-    settings, places = arguments.settings, Paths.from_environment()
+    settings, places = arguments.settings, arguments.places
     if settings.job and "memory" not in settings.model_fields_set:
         job = workloads.load_any_job(settings.job, places)
         own = checked_settings(job, settings.job, job.settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
@@ -33,22 +34,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out",
+        type=Path,
         metavar="FILE",
         help="write all of them to a .csv, .jsonl or .parquet file, with file and line",
     )
 
 
 def run(arguments: Namespace) -> int:
-    from pathlib import Path
-
-    from semistream.paths import Paths
     from semistream.pipeline.unmatched import list_unmatched
     from semistream.pipeline.unmatched_file import export_unmatched
 
-    places, app = Paths.from_environment(), arguments.app
+    places, app = arguments.places, arguments.app
     asked = {"reason": arguments.reason, "role": arguments.role}
-    if arguments.out is not None:
-        out = Path(arguments.out)
+    if (out := arguments.out) is not None:
         with console.progress(arguments.progress) as tell:
             written = export_unmatched(app, places, out, **asked, tell=tell)
         if written:

@@ -33,12 +33,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.paths import Paths
     from semistream.pipeline import steps
 
     result = steps.verify(
         arguments.app,
-        Paths.from_environment(),
+        arguments.places,
         since_last=arguments.since_last,
         sample=arguments.sample,
         job=arguments.job,
