@@ -48,7 +48,7 @@ NAMES = (
     "z.csv._COPYING_",
     "_below/1.csv",
 )
-PARTITIONS = ("a.csv", "day=1/b.csv", "day=2/c.csv", "_day=1/d.csv")
+PARTITIONS = ("a.csv", "day=1/b.csv", "day=2/c.csv")
 
 
 def source_of(path: Path | str, **options: str) -> FileStream:
@@ -58,13 +58,13 @@ def source_of(path: Path | str, **options: str) -> FileStream:
 
 def put(directory: Path, *names: str) -> None:
     """Files, each newer than those before."""
-    newest = max((p.stat().st_mtime_ns for p in directory.rglob("*")), default=0)
-    for number, name in enumerate(names):
+    newest = max((p.stat().st_mtime_ns for p in directory.rglob("*.*")), default=0)
+    for name in names:
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("id\n1\n")
-        at = max(newest, path.stat().st_mtime_ns) + number * 2_000_000
-        os.utime(path, ns=(at, at))
+        newest = max(newest + 2_000_000, path.stat().st_mtime_ns)
+        os.utime(path, ns=(newest, newest))
 
 
 class Given:
@@ -109,7 +109,7 @@ def given(spark, tmp_path) -> Given:
         (NAMES, "i?", {}),
         (NAMES, "in/a.csv", {}),
         (NAMES, "in/../in/./below/", {}),
-        (PARTITIONS, "in", {}),
+        (PARTITIONS, "in", {"recursiveFileLookup": "true"}),
         (PARTITIONS, "in/day=*", {}),
     ],
 )
@@ -162,6 +162,17 @@ def test_a_directory_that_cannot_be_read_is_no_empty_one():
         os.seteuid(os.getuid())
         place.chmod(0o700)
         shutil.rmtree(place)
+
+
+def test_a_directory_of_a_partition_that_comes_later_is_refused(given):
+    """A query of Spark fails, too."""
+    put(given.directory, *PARTITIONS[:1])
+    given.run()
+    put(given.directory, *PARTITIONS)
+    with pytest.raises(ConfigError, match="The column day is in the name of a directory only"):
+        given.run()
+    with pytest.raises(ConfigError, match="The column day is in the name of a directory only"):
+        list(source_of(given.directory).present())
 
 
 def test_a_limit_that_is_no_number_is_refused(tmp_path):
@@ -347,7 +358,7 @@ def test_files_come_while_a_load_is_killed_again_and_again(sqlite_load: SmallLoa
     coming = threading.Thread(target=arrive)
     coming.start()
     try:
-        for later in (0.0, 0.1, 0.25):
+        for later in (0.0, 0.15):
             app.start()
             before = faults.batches(sqlite_load)
             until(lambda b=before: faults.batches(sqlite_load) > b + 3, 120, "some batches")

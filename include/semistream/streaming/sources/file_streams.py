@@ -27,6 +27,7 @@ from semistream.data_files import (
     list_files,
 )
 from semistream.errors import ConfigError, SemistreamError, StateError
+from semistream.files.opening import check_partitions
 from semistream.scratch import scratch_directory
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.contract import (
@@ -131,24 +132,30 @@ class FileStream(PathSource):
         the job has none."""
         given = self._option("maxFilesPerTrigger", str(max_files))
         if not given.isdecimal():
-            raise ConfigError("stream.options.maxFilesPerTrigger", "must be a number", given)
+            raise ConfigError(
+                "stream.options.maxFilesPerTrigger",
+                "must be a whole number",
+                given,
+                "Leave it out, or give the most files of a micro-batch.",
+            )
         return int(given)
 
     def present(self) -> Iterator[DataFile]:
         """List the files that Spark would list. These are the files in the directory itself, and
-        those below it if recursiveFileLookup is set, or if a directory below is a partition such as
-        day=1. An entry that cannot be examined is left out, and the proof reports it. Raises
-        StateError if the directory itself cannot be read."""
+        those below it only if recursiveFileLookup is set. An entry that cannot be examined is left
+        out, and the proof reports it. Raises StateError if the directory itself cannot be read, and
+        ConfigError if there is a directory of a partition such as day=1."""
         root, found = os.path.abspath(self.spec.path or ""), []
         for entry in list_files(root, self.spec.all_options(), self.spec.format):
             if not isinstance(entry, Unreadable):
                 found.append(entry)
             elif entry.path == str(fixed_part(root)):
                 raise StateError(f"The stream's directory {entry.path} cannot be read: {entry.why}")
+        deep = self._option("recursiveFileLookup", "").lower() == "true"
+        if not deep and os.path.isdir(root):
+            partitions = [Path(entry.path) for entry in found if "=" in entry.path]
+            check_partitions("stream.path", Path(root), partitions)
         level = root.count(os.sep) + 1
-        deep = self._option("recursiveFileLookup", "").lower() == "true" or any(
-            "=" in part for entry in found for part in entry.path.split(os.sep)[level:-1]
-        )
         for entry in found:
             # a file whose name is not UTF-8 is unknown to Spark, and reported by the proof
             if (deep or entry.path.count(os.sep) <= level) and is_utf8(entry.path):
