@@ -4,6 +4,7 @@ dimension that the app uses."""
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from semistream.provisioning.inferred import filling_of
@@ -28,12 +29,12 @@ class FactFilling:
         if self.commits.last is None:
             return 0
         ledger, engine = self.commits.ledger, self.commits.warehouse.engine
-        number, before = ledger.number(), self.filled
+        before = self.filled
         roles = self.planner.job.dimensions
         for join in (plan or self.planner.plan).joins:
             if join.role not in roles or self._done.get(join.role) == join.snapshot:
                 continue
-            if join.role in ledger.run(lambda connection: open_roles(connection, number)):
+            if join.role in ledger.run(partial(open_roles, number=ledger.number())):
                 filling = filling_of(engine, self.planner.job, join)
                 try:
                     facts = filling.fill(ledger)
