@@ -261,7 +261,7 @@ def test_spark_s_own_notes_are_on_disk_before_a_batch_begins(spark, sqlite_load,
     monkeypatch.setattr(
         Commits, "begin", lambda self, progress: (flushed.append("begin"), begin(self, progress))[1]
     )
-    sqlite_load.run(spark)
+    sqlite_load.run(spark, with_options(sqlite_load.job, maxFileAge="36500d"))
     query = sqlite_load.checkpoint / "query"
     assert {str(query / "offsets/0"), str(query / "sources/0/0")} <= set(
         flushed[: flushed.index("begin")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from console import JOIN, put, write
+from semistream.imports import without
 from semistream.joins.registry import REGISTRY
 
 HEAVY = {"numba", "numpy", "pyarrow", "pandas", "scipy", "sqlalchemy"}
@@ -116,3 +119,12 @@ def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_package_is_left_out_in_one_thread_only():
+    """Spark is started in another thread, and asks which packages there are."""
+    with without("not_there"), ThreadPoolExecutor(1) as other:
+        with pytest.raises(ImportError, match="not_there is not to be imported here"):
+            find_spec("not_there")
+        assert other.submit(find_spec, "not_there").result() is None
+    assert find_spec("not_there") is None

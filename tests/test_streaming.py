@@ -35,6 +35,7 @@ from semistream.streaming.task import Work
 from semistream.streaming.waiting import WaitingBound
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
+from test_source import with_options
 
 
 @pytest.mark.parametrize("join_type", ["inner", "left"])
@@ -484,7 +485,8 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
 
     for rows in (800, 900):
         sqlite_load.add_file(rows)
-    settings = {"memory": "64MB"}
+    # in a query of Spark, which processes a batch in a thread of its own
+    settings = {"memory": "64MB", "job": with_options(sqlite_load.job, maxFileAge="36500d")}
     with monkeypatch.context() as patch:
         patch.setattr(SqlSink, "commit", fails)
         patch.setattr(app.App, "_drain_due", only_meanwhile)

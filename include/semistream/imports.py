@@ -4,6 +4,7 @@ and packages that other packages would import without need."""
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -30,8 +31,8 @@ def _installed(name: str) -> bool:
 
 @contextmanager
 def without(*packages: str) -> Iterator[None]:
-    """Let imports of these packages fail inside the block, as if they were not installed. Packages
-    that have already been imported stay imported."""
+    """Let imports of these packages fail inside the block, in this thread, as if they were not
+    installed. Packages that have already been imported stay imported."""
     finder = _Missing(packages)
     sys.meta_path.insert(0, finder)
     try:
@@ -42,8 +43,9 @@ def without(*packages: str) -> Iterator[None]:
 
 class _Missing:
     def __init__(self, packages: tuple[str, ...]):
-        self._packages = packages
+        self._packages, self._thread = packages, threading.get_ident()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name.partition(".")[0] in self._packages:
+        mine = threading.get_ident() == self._thread  # meanwhile another one starts Spark
+        if mine and name.partition(".")[0] in self._packages:
             raise ImportError(f"{name} is not to be imported here", name=name)

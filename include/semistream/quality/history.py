@@ -21,7 +21,7 @@ from semistream.positions import START, Position, named
 from semistream.quality.checks import Check
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
-from semistream.streaming.position import check_no_reset, done_by_spark, follows, position, prepared
+from semistream.streaming.position import check_no_reset, done_by_query, follows, position, prepared
 from semistream.streaming.sinks.base import StoredRows
 from semistream.warehouse.ledger import Ledger, checkpoint_of
 from semistream.warehouse.load_ids import app_loads, last_load
@@ -134,7 +134,7 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
         )
     try:
         check_no_reset(checkpoint)
-        done, at, soon = done_by_spark(checkpoint), position(checkpoint), prepared(checkpoint)
+        done, at, soon = done_by_query(checkpoint), position(checkpoint), prepared(checkpoint)
     except StateError as e:
         return Ahead([(str(checkpoint), str(e))])
     ledger = Ledger(engine, app)

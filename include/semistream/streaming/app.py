@@ -40,6 +40,7 @@ from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
+from semistream.streaming.file_query import FileQuery
 from semistream.streaming.idle import is_loaded, plan_of_idle_load
 from semistream.streaming.kept_settings import check_same_types
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
@@ -103,7 +104,7 @@ class App:
         self._begun = self.started  # when the planning of a batch began
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
-        # when Spark last gave a batch; it lists the source after that; None while it repeats one
+        # the end of the last batch; the source is listed after that; None while one is repeated
         self._called: float | None = time.time()
         self._unlisted = False  # the newest batch does not tell which files the source had
         self._before: Position | None = None  # the newest commit of former runs
@@ -140,7 +141,9 @@ class App:
         self.planner.one_machine = is_local(spark.sparkContext.master)
         self.status.update(spark_ui=spark.sparkContext.uiWebUrl or "")
         self.signals.take_jvm(spark.sparkContext)
-        query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
+        listed = all(source.is_listed_by_driver for source in self.sources)
+        kind = FileQuery if listed else Query
+        query = kind(spark, self.app, self.checkpoint, self.settings.trigger)
         self.spark = query.spark
         with starting_workers(spark.sparkContext, self.partitions), self.commits:
             return self._run_to_end(query)
@@ -341,14 +344,14 @@ class App:
                     self._note_listing()
         return False
 
-    def _on_batch(self, df: DataFrame, batch: int) -> None:
+    def _on_batch(self, batch: int, frames: Sequence[DataFrame]) -> None:
         """Process a micro-batch. Raises Stopped for a micro-batch that comes after the stop."""
         with self._border:
             self._begun = time.monotonic()
             try:
                 if self._stopping or (self.commits.pending is None and self.stop_requested()):
                     raise Stopped
-                self._batch(MicroBatch(df, batch, self.streams))
+                self._batch(MicroBatch(batch, frames, self.streams))
             except Stopped:
                 self._stopping = True
                 raise

@@ -41,7 +41,7 @@ from semistream.streaming.position import (
     INTENT,
     RESTORE,
     check_no_reset,
-    done_by_spark,
+    done_by_query,
     follows,
     position,
 )
@@ -421,7 +421,7 @@ class Commits(AbstractContextManager["Commits"]):
     def _check_spark(self) -> None:
         """Raise StateError if Spark regards a batch as finished that the ledger does not have,
         because Spark would never give it again."""
-        done = done_by_spark(self.checkpoint)
+        done = done_by_query(self.checkpoint)
         last = self.last[0] if self.last else -1
         if done > last:
             ends = f"ends with {last}" if self.last else "has no batch"

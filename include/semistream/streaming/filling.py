@@ -4,6 +4,7 @@ dimension that the app uses."""
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from semistream.provisioning.inferred import filling_of
@@ -28,13 +29,13 @@ class FactFilling:
         if self.commits.last is None:
             return 0
         ledger, engine = self.commits.ledger, self.commits.warehouse.engine
-        number, before = ledger.number(), self.filled
+        before = self.filled
         roles = self.planner.job.dimensions
         for join in (plan or self.planner.plan).joins:
             if join.role not in roles or self._done.get(join.role) == join.snapshot:
                 continue
             self.commits.wait_for_commit()  # its facts are filled in, too
-            if join.role in ledger.run(lambda connection: open_roles(connection, number)):
+            if join.role in ledger.run(partial(open_roles, number=ledger.number())):
                 sink = self.planner.settings.sink
                 filling = filling_of(engine, self.planner.job, join, sink)
                 try:

@@ -10,7 +10,7 @@ from semistream.job import AnyJob, Job
 from semistream.sizing.plan import Plan
 from semistream.streaming.commit import Commits
 from semistream.streaming.planning import Planner
-from semistream.streaming.position import begun_by_spark, done_by_spark
+from semistream.streaming.position import begun_by_query, done_by_query
 from semistream.streaming.settings import AVAILABLE_NOW, AppSettings
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.log import SourceLog
@@ -37,7 +37,7 @@ def plan_of_idle_load(
     if progress is None or last is None or commits.needs_plan:
         return None
     query, ledger = commits.checkpoint / "query", commits.ledger
-    if not begun_by_spark(commits.checkpoint) == done_by_spark(commits.checkpoint) == last[0]:
+    if not begun_by_query(commits.checkpoint) == done_by_query(commits.checkpoint) == last[0]:
         return None
     try:
         SourceLog(query, job.stream.format).files(last[0])

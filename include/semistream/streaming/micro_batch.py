@@ -1,5 +1,5 @@
-"""One micro-batch as Spark gives it: the part of the source that it reads, its tuples, and the
-Spark job that joins them."""
+"""One micro-batch: the part of the source that it reads, its tuples, and the Spark job that joins
+them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ WORKER_DIED = (
 
 
 class Stopped(Exception):
-    """A micro-batch came after the stop; Spark gives it again at the next start."""
+    """A micro-batch came after the stop; the query gives it again at the next start."""
 
 
 @dataclass(frozen=True)
 class Stream:
     """A stream of a query. schema: schema of its tuples; columns: names of the columns that Spark
-    brings; log: Spark's log of its source."""
+    brings; log: the log of its source."""
 
     source: Source
     schema: pa.Schema
@@ -55,11 +55,11 @@ class Stream:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch. df, number: the DataFrame and the number that Spark gives; streams: one
-    stream, or the left and the right stream."""
+    """A micro-batch. number: counted from 0; frames: a DataFrame for each stream, with what Spark
+    brings of it; streams: one stream, or the left and the right stream."""
 
-    df: DataFrame
     number: int
+    frames: Sequence[DataFrame]
     streams: tuple[Stream, ...]
 
     @cached_property
@@ -84,11 +84,10 @@ class MicroBatch:
     @cached_property
     def inputs(self) -> list[Splits[Any] | Records]:
         """How the tuples of each stream come to the tasks."""
-        given = [self.df] if len(self.streams) == 1 else split_frame(self.df, self.streams)
         return [
             stream.source.input(df, Part.of(offsets, files))
             for df, stream, offsets, files in zip(
-                given, self.streams, self._offsets, self.files, strict=True
+                self.frames, self.streams, self._offsets, self.files, strict=True
             )
         ]
 
@@ -100,8 +99,6 @@ class MicroBatch:
         that is gone, and Stopped if a stop is requested before the files have been unchanged for
         ``min_age`` seconds.
         """
-        for stream in self.streams:
-            stream.log.flush(self.number)
         files = self._complete_files(min_age, stop_requested)
         for each in self.inputs:
             each.check()

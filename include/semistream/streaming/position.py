@@ -46,15 +46,15 @@ def follows(at: Position, last: Position | None) -> bool:
     return at in (last, drain, next_resolve(last), (last[0] + 1, Kind.BATCH)) and at[0] >= 0
 
 
-def done_by_spark(checkpoint: Path) -> int:
-    """Return the newest batch that Spark will not give again, according to its own logs; -1 before
+def done_by_query(checkpoint: Path) -> int:
+    """Return the newest batch that the query will not give again, according to its logs; -1 before
     the first."""
     offsets, commits = (_numbers(checkpoint / "query" / name) for name in ("offsets", "commits"))
     return max([*(offsets & commits), max(offsets, default=0) - 1])
 
 
-def begun_by_spark(checkpoint: Path) -> int:
-    """Return the newest batch that Spark has begun, according to its own logs; -1 before the
+def begun_by_query(checkpoint: Path) -> int:
+    """Return the newest batch that the query has begun, according to its logs; -1 before the
     first."""
     return max(_numbers(checkpoint / "query" / "offsets"), default=-1)
 

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.streaming.micro_batch import POLL, Stopped, Stream, union_frame
+from semistream.streaming.micro_batch import POLL, Stopped, Stream, split_frame, union_frame
 from semistream.streaming.settings import AVAILABLE_NOW
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.file_reader import is_local
@@ -50,7 +50,7 @@ LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # m
 
 
 class Query:
-    """The query of an app. Callers must call ``open`` before ``run``."""
+    """The query of an app, which Spark runs. Callers must call ``open`` before ``run``."""
 
     def __init__(self, spark: SparkSession, app: str, checkpoint: Path, trigger: str):
         """Create a session for the query. trigger: the setting's value."""
@@ -67,7 +67,7 @@ class Query:
         if all(is_local(source.spec) for source in sources):  # listing a file takes microseconds
             self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
         self._frames = read_streams(self.spark, sources, max_files, max_rows)
-        return tuple(
+        self._streams = tuple(
             Stream(
                 source,
                 source.open(df),
@@ -76,24 +76,29 @@ class Query:
             )
             for side, (source, df) in enumerate(zip(sources, self._frames, strict=True))
         )
+        return self._streams
 
     def run(
         self,
-        process: Callable[[DataFrame, int], None],
+        process: Callable[[int, Sequence[DataFrame]], None],
         between: Callable[[], bool],
         stopping: Callable[[], bool],
     ) -> None:
         """Run the query until the source is empty, or until it is stopped.
 
-        process: a function that is called with each micro-batch, and called again with one that
-        Spark does not know to be finished; it raises Stopped for a micro-batch after the stop.
+        process: a function that is called with the number of each micro-batch, and a DataFrame for
+        each stream; it is called again with a micro-batch that the query's logs do not have as
+        finished, and raises Stopped for a micro-batch after the stop.
         between: a function that is called regularly; it returns whether the query must stop.
         stopping: a function that returns whether a stop was requested.
         """
 
         def on_batch(df: DataFrame, batch: int) -> None:
             try:
-                process(df, batch)
+                for stream in self._streams:
+                    stream.log.flush(batch)
+                one = len(self._streams) == 1
+                process(batch, [df] if one else split_frame(df, self._streams))
             except Stopped:
                 self._leave_batch(df)
             except BaseException as e:

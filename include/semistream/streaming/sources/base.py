@@ -59,6 +59,11 @@ class Source:
         """List the present files of the source; return None if only Spark can list them."""
         return None
 
+    @property
+    def is_listed_by_driver(self) -> bool:
+        """Whether the driver lists the source's files itself, without a query of Spark."""
+        return False
+
     # ---- through Spark
 
     @property

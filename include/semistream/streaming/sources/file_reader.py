@@ -38,10 +38,7 @@ log = logging.getLogger(__name__)
 READ = tuple(SOURCES)  # file formats that the reader knows
 # options of the reader itself, options that select the stream's files, and options without effect
 OURS = (*opening.OPTIONS, "header")
-LISTING = (
-    "pathglobfilter",
-    "recursivefilelookup",
-    "maxfilespertrigger",
+BY_SPARK = (  # only Spark lists the files by these
     "maxbytespertrigger",
     "maxfileage",
     "latestfirst",
@@ -51,10 +48,16 @@ LISTING = (
     "maxcachedfiles",
     "modifiedbefore",
     "modifiedafter",
-    "ignoremissingfiles",
-    "ignorecorruptfiles",
     "basepath",
     "path",
+)
+LISTING = (
+    "pathglobfilter",
+    "recursivefilelookup",
+    "maxfilespertrigger",
+    *BY_SPARK,
+    "ignoremissingfiles",
+    "ignorecorruptfiles",
     "compression",
 )
 HARMLESS = {

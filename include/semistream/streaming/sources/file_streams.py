@@ -20,11 +20,14 @@ from semistream.data_files import (
     DataFile,
     Unreadable,
     data_filter,
+    fixed_part,
     is_pattern,
     is_remote,
+    is_utf8,
     list_files,
 )
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError, SemistreamError, StateError
+from semistream.files.opening import check_partitions
 from semistream.scratch import scratch_directory
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.contract import (
@@ -36,6 +39,7 @@ from semistream.streaming.sources.contract import (
     Splits,
 )
 from semistream.streaming.sources.file_reader import (
+    BY_SPARK,
     LISTING,
     READ,
     FileReader,
@@ -114,6 +118,55 @@ class FileStream(PathSource):
         if not is_local(self.spec) or not self.spec.path:
             return None
         return list_files(os.path.abspath(self.spec.path), self.spec.options, self.spec.format)
+
+    @property
+    def is_listed_by_driver(self) -> bool:
+        path, options = self.spec.path, {name.lower() for name in self.spec.all_options()}
+        if not path or not is_local(self.spec) or "{" in path:
+            return False
+        of_spark = Path(path) / "_spark_metadata"  # Spark takes the files that are named there
+        return options.isdisjoint(BY_SPARK) and not of_spark.exists()
+
+    def most_files(self, max_files: int) -> int:
+        """Return the limit of a micro-batch, in files; 0 if there is none. max_files: the limit if
+        the job has none."""
+        given = self._option("maxFilesPerTrigger", str(max_files))
+        if not given.isdecimal():
+            raise ConfigError(
+                "stream.options.maxFilesPerTrigger",
+                "must be a whole number",
+                given,
+                "Leave it out, or give the most files of a micro-batch.",
+            )
+        return int(given)
+
+    def present(self) -> Iterator[DataFile]:
+        """List the files that Spark would list. These are the files in the directory itself, and
+        those below it only if recursiveFileLookup is set. An entry that cannot be examined is left
+        out, and the proof reports it. Raises StateError if the directory itself cannot be read, and
+        ConfigError if there is a directory of a partition such as day=1."""
+        root, found = os.path.abspath(self.spec.path or ""), []
+        for entry in list_files(root, self.spec.all_options(), self.spec.format):
+            if not isinstance(entry, Unreadable):
+                found.append(entry)
+            elif entry.path == str(fixed_part(root)):
+                raise StateError(f"The stream's directory {entry.path} cannot be read: {entry.why}")
+        deep = self._option("recursiveFileLookup", "").lower() == "true"
+        if not deep and os.path.isdir(root):
+            partitions = [Path(entry.path) for entry in found if "=" in entry.path]
+            check_partitions("stream.path", Path(root), partitions)
+        level = root.count(os.sep) + 1
+        for entry in found:
+            # a file whose name is not UTF-8 is unknown to Spark, and reported by the proof
+            if (deep or entry.path.count(os.sep) <= level) and is_utf8(entry.path):
+                with suppress(FileNotFoundError):  # gone meanwhile
+                    status = entry.stat()
+                    yield DataFile(entry.path, status.st_size, status.st_mtime_ns)
+
+    def _option(self, name: str, default: str) -> str:
+        """Return the value of an option, whose name may be written in any case."""
+        given = {k.lower(): v for k, v in self.spec.all_options().items()}
+        return given.get(name.lower(), default)
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         given = {k: v for k, v in self.spec.all_options().items() if k.lower() in LISTING}

@@ -1,19 +1,61 @@
-"""The record of the part of the source that each micro-batch reads."""
+"""The record of the part of the source that each micro-batch reads.
+
+It is in the form of Spark's own logs, whoever writes it: Spark, or a driver that lists the files of
+the source itself (``QueryLog``, ``SourceLog.add``). So each of both continues where the other one
+has stopped.
+"""
 
 from __future__ import annotations
 
 import json
+import string
+import time
+import unicodedata
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import quote, unquote, urlparse
 
+from semistream.data_files import DataFile
 from semistream.durable import sync, write_text
 from semistream.job import FILE_FORMATS
 
+COMPACTED = 10  # entries of a source's log from one compacted file to the next: Spark's default
+KEPT = 100  # batches whose logs are kept: Spark's default
+PLAIN = frozenset(f"{string.ascii_letters}{string.digits}_-!.~'()*,;:$&+=/@")  # in a URI's path
+
+
+class QueryLog:
+    """The writer of a query's logs of its batches. A batch is noted durably when it begins."""
+
+    def __init__(self, query_checkpoint: Path):
+        self.directory = query_checkpoint
+
+    def begin(self, batch: int, ends: Sequence[int]) -> None:
+        """Note which part of the sources a batch reads. ends: for each source, the number of the
+        last entry of its log that belongs to the batch; -1 if the log is empty."""
+        (self.directory / "offsets").mkdir(parents=True, exist_ok=True)
+        (self.directory / "commits").mkdir(exist_ok=True)
+        if not (self.directory / "metadata").exists():  # Spark would refuse to continue
+            write_text(self.directory / "metadata", json.dumps({"id": str(uuid.uuid4())}))
+        about = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 10**6, "conf": {}}
+        parts = ["-" if end < 0 else json.dumps({"logOffset": end}) for end in ends]
+        text = "\n".join(["v1", json.dumps(about), *parts])
+        write_text(self.directory / "offsets" / str(batch), text)
+
+    def end(self, batch: int) -> None:
+        """Note that a batch is finished. A crash of the machine may undo the note: the batch is
+        then given again, and is recognised by the ledger."""
+        done = 'v1\n{"nextBatchWatermarkMs":0}'
+        write_text(self.directory / "commits" / str(batch), done, flush=False)
+        for log in ("offsets", "commits"):
+            (self.directory / log / str(batch - KEPT)).unlink(missing_ok=True)
+
 
 class SourceLog:
-    """A reader of Spark's logs below the query's checkpoint, which say which part of a source each
-    micro-batch reads. number: the source's number, in a query of several sources."""
+    """The logs below the query's checkpoint, which say which part of a source each micro-batch
+    reads. number: the source's number, in a query of several sources."""
 
     def __init__(self, query_checkpoint: Path, source_format: str, number: int = 0):
         self.directory, self.format, self.number = query_checkpoint, source_format, number
@@ -31,10 +73,7 @@ class SourceLog:
         not local."""
         if self.format not in FILE_FORMATS:
             return []
-        after, last = (
-            o[0]["logOffset"] if o and o[0] else -1
-            for o in (self._read(batch - 1), self._read(batch))
-        )
+        after, last = self.end(batch - 1), self.end(batch)
         entries: dict[str, None] = {}
         for number in range(after + 1, last + 1):
             for line in self._log(number).read_text().splitlines()[1:]:
@@ -47,17 +86,46 @@ class SourceLog:
         """Return the paths of the files that the source's log lists under the numbers above
         ``after`` and up to ``last``."""
         paths: dict[str, None] = {}
-        for log in self._logs():
-            for line in log.read_text().splitlines()[1:]:
-                entry = json.loads(line)
-                if after < entry["batchId"] <= last:
-                    paths[plain_path(entry["path"])] = None
+        for line in self._lines():
+            entry = json.loads(line)
+            if after < entry["batchId"] <= last:
+                paths[plain_path(entry["path"])] = None
         return list(paths)
+
+    def end(self, batch: int) -> int:
+        """Return the number of the last entry of the source's log that belongs to a batch or to an
+        earlier one; -1 if there is none."""
+        offset = self._read(batch)
+        return offset[0]["logOffset"] if offset and offset[0] else -1
+
+    @property
+    def newest(self) -> int:
+        """The number of the last entry of the source's log; -1 if there is none."""
+        return max((number for number, _ in self._logs()), default=-1)
+
+    def add(self, number: int, files: Sequence[DataFile]) -> None:
+        """Note files durably under a number, which must follow ``newest``. Every tenth time all
+        entries are written, so that the earlier ones need not be read again."""
+        new = [
+            json.dumps(
+                {"path": file_uri(f.path), "timestamp": f.modified // 10**6, "batchId": number}
+            )
+            for f in files
+        ]
+        self._own.mkdir(parents=True, exist_ok=True)
+        if (number + 1) % COMPACTED:
+            write_text(self._own / str(number), "\n".join(["v1", *new]))
+            return
+        text = "\n".join(["v1", *self._lines(), *new])
+        write_text(self._own / f"{number}.compact", text)
+        for earlier, log in self._logs():
+            if earlier < number - KEPT:
+                log.unlink()
 
     def forget(self, after: int, last: int) -> None:
         """Delete files from the source's log, so that Spark gives them again in a later batch.
         after, last: see ``entries``. No query may run. A repeated call is harmless."""
-        for log in self._logs():
+        for _, log in self._logs():
             version, *lines = log.read_text().splitlines()
             kept = [line for line in lines if not after < json.loads(line)["batchId"] <= last]
             if kept != lines:
@@ -65,23 +133,30 @@ class SourceLog:
                 log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
                 write_text(log, "\n".join([version, *kept]))
 
-    def _logs(self) -> list[Path]:
-        """Return the files of the source's log, in order. A compacted file repeats the entries of
-        earlier files."""
-        numbered = (
+    def _logs(self) -> list[tuple[int, Path]]:
+        """Return the numbers and files of the source's log, in order. A compacted file repeats the
+        entries of earlier files."""
+        return sorted(
             (int(path.stem), path)
             for path in self._own.glob("[0-9]*")
             if path.suffix in ("", ".compact")
         )
-        return [path for _, path in sorted(numbered)]
+
+    def _lines(self) -> Iterator[str]:
+        """Yield the lines of all entries of the source's log."""
+        logs = [log for _, log in self._logs()]
+        compact = [place for place, log in enumerate(logs) if log.suffix]
+        for log in logs[compact[-1] if compact else 0 :]:
+            yield from log.read_text().splitlines()[1:]
 
     def flush(self, batch: int) -> None:
         """Flush Spark's logs of a batch to disk, because Spark does not flush them, and the ledger
         will say that the batch is loaded."""
-        offsets, end = self.directory / "offsets", self._read(batch)
+        offsets = self.directory / "offsets"
         paths = [offsets / str(batch), offsets]
-        if self.format in FILE_FORMATS and end and end[0]:
-            paths += [self._log(end[0]["logOffset"]), self._own]
+        if self.format in FILE_FORMATS and self.end(batch) >= 0:
+            entries = range(self.end(batch - 1) + 1, self.end(batch) + 1)
+            paths += [*map(self._log, entries), self._own]
         for path in paths:
             sync(path)
 
@@ -104,6 +179,18 @@ class SourceLog:
             return None
         line = lines[self.number]
         return [None if line == "-" else json.loads(line)]
+
+
+def file_uri(path: str) -> str:
+    """Return the URI of a local file as Spark writes it, by which it knows the file."""
+    return "file://" + "".join(sign if _stays(sign) else quote(sign) for sign in path)
+
+
+def _stays(sign: str) -> bool:
+    """Return whether Java leaves a sign as it is in the path of a URI."""
+    if sign < "\x80":
+        return sign in PLAIN
+    return unicodedata.category(sign) not in ("Zs", "Zl", "Zp", "Cc")
 
 
 def plain_path(uri: str) -> str:
