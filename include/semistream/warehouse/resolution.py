@@ -99,12 +99,12 @@ def with_keys(
     """Yield the open rows of an app that have one of these key codes and satisfy a condition, in
     batches of ``TUPLES``. codes: int64[n] each, any number of arrays."""
     u, mine = unmatched.c, and_(open_rows(number), where)
-    for some in _together(codes, AT_ONCE):
+    for some in in_parts(codes, AT_ONCE):
         query = select(*COLUMNS).where(_one_of(u.key_code, some), mine)
         yield from fetch(connection.execution_options(**UNCACHED), query, TUPLES)
 
 
-def _together(codes: Iterable[np.ndarray], most: int) -> Iterator[np.ndarray]:
+def in_parts(codes: Iterable[np.ndarray], most: int) -> Iterator[np.ndarray]:
     """Yield the elements of arrays in arrays of at most `most` elements, of which all but the last
     one are full."""
     held = np.empty(0, np.int64)
