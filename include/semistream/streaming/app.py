@@ -164,6 +164,7 @@ class App:
             state="running",
             master_version=self.planner.plan.version,
             shares=self.planner.plan.shares,
+            sizes=self.planner.plan.sizes,
             max_wait=self.planner.bound.seconds or 0.0,
             waiting=self.commits.waiting,
             inputs=self.commits.waiting_by_input,
@@ -409,7 +410,7 @@ class App:
             plan.algorithm,
             plan.partitions,
         )
-        self.status.update(master_version=plan.version, shares=plan.shares)
+        self.status.update(master_version=plan.version, shares=plan.shares, sizes=plan.sizes)
 
     def _take_up_versions(self) -> None:
         """Start using newer versions of dimensions although no micro-batch begins, if they resolve
