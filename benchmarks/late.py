@@ -112,7 +112,7 @@ class LatePeer(AppPeer):
             late = self._open()
             self._publish(root, 0)
             published = time.time()
-            running.until(lambda: self._open() == 0)
+            running.until(lambda: self._ask("SELECT sum(resolved) FROM load_batches") == late)
             resolve = time.time() - published
             (checkpoint / "stop").touch()
             running.end()

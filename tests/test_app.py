@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import faults
-from loads import SmallLoad, until
+from loads import SmallLoad, small_load, until
 from semistream.errors import ConfigError
 from semistream.job import StreamSpec
 from semistream.paths import Paths
@@ -39,6 +39,7 @@ from semistream.streaming.status import (
     request_stop,
     stop_requested,
 )
+from star_loads import star_load
 
 
 @pytest.fixture
@@ -90,12 +91,14 @@ def cluster(tmp_path):
             process.wait(30)
 
 
-def test_standalone_cluster_and_sigterm_to_the_driver(cluster, sqlite_load, make_app):
+@pytest.mark.parametrize("make", [small_load, star_load])
+def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path, make_app, make):
     """spark-submit, as from Airflow; SIGTERM to the driver's Python process drains, and
     spark-submit ends with 0."""
+    load = make(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
     for rows in (2000, 1500):
-        sqlite_load.add_file(rows)
-    app = make_app(sqlite_load, trigger="100 milliseconds")
+        load.add_file(rows)
+    app = make_app(load, trigger="100 milliseconds")
     app.submit("--master", cluster, *faults.CONF, "--conf", "spark.executor.memory=512m")
     pid = app.read(3500).pid
     assert pid != app.process.pid and "semi_stream_join.py" in faults.command_of(pid)
@@ -105,7 +108,7 @@ def test_standalone_cluster_and_sigterm_to_the_driver(cluster, sqlite_load, make
     summary = json.loads((app.checkpoint / "summary.json").read_text())
     assert summary["rows_read"] == 3500 and summary["waiting"] == 0
     assert "rows read" in app.output() and "peak memory" in app.output()
-    sqlite_load.check()
+    load.check()
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,7 @@ def test_status_and_stop(run, tmp_path):
         "rows_read": 12345,
         "master_version": "v000001",
         "shares": {"part": 2, "shop": 1, "buyer": 2},
+        "sizes": {"part": 1_250_000, "shop": 0, "buyer": 2_000_000},
     }
     (checkpoint / "status.json").write_text(json.dumps(status))
     with checkpoint_lock(checkpoint):
@@ -404,7 +405,8 @@ def test_status_and_stop(run, tmp_path):
         told = run("status", "sales")[1]
         assert "last sign of life 2026-01-01 00:00:00 UTC, from pid 1234 on h" in told
         assert "each operator has 1/2 of part and 1/2 of buyer" in told
-        assert entry["shares"] == status["shares"]
+        assert "\n  M: part 1.2 MB, shop 0.0 MB, buyer 2.0 MB\n" in told
+        assert (entry["shares"], entry["sizes"]) == (status["shares"], status["sizes"])
         assert "12,345 rows read" in told and "started again" not in told
         assert "waited for master data: median 0.5 s, longest 3.2 s; bound (max_wait): 4 s" in told
         assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()

@@ -68,9 +68,10 @@ def rows_of(joined: list[tuple]) -> list[dict]:
 class Load:
     """One batch in one partition, and its job."""
 
-    def __init__(self, url: str, store_join: str):
+    def __init__(self, url: str, store_join: str, product_join: str = "inner"):
         self.places, self.url = Paths.from_environment(), url
         self.left, home = store_join == "left", self.places.home
+        self.product_left = product_join == "left"
         for name, head, rows in (("product", "sku", PRODUCTS), ("store", "number", STORES)):
             with open(home / f"{name}.csv", "w") as file:
                 csv.writer(file).writerows([(head, "name"), *rows])
@@ -81,7 +82,11 @@ class Load:
                     "name": "sales",
                     "stream": {"path": str(home / "stream"), "id": ["id"]},
                     "dimensions": {
-                        "product": {"path": str(home / "product.csv"), "on": "sku"},
+                        "product": {
+                            "path": str(home / "product.csv"),
+                            "on": "sku",
+                            "join_type": product_join,
+                        },
                         "store": {
                             "path": str(home / "store.csv"),
                             "on": {"store": "number"},
@@ -110,9 +115,10 @@ class Load:
 
     def _write(self) -> None:
         products, stores = self._dimension("product", "sku"), self._dimension("store", "number")
-        with_product = [s for s in SALES if s["sku"] in products]
+        without_product = [s for s in SALES if s["sku"] not in products]
+        with_product = [s for s in SALES if self.product_left or s["sku"] in products]
         lacking = {
-            "product": [s for s in SALES if s["sku"] not in products],
+            "product": [] if self.product_left else without_product,
             "store": [s for s in with_product if s["store"] not in stores and not self.left],
         }
         facts = [s for s in with_product if s["store"] in stores or self.left]
@@ -126,12 +132,17 @@ class Load:
             counts = Counter(reasons[role])
             passed = read - len(rows)
             missed = sum(s["store"] not in stores for s in facts) if role == "store" else 0
+            if role == "product" and self.product_left:
+                missed = len(without_product)
             inputs.append(
                 InputCounts(role, 0, read, passed, counts, 0, "", role, "v000001", missed=missed)
             )
             read = passed
         record = LoadRecord("sales", 0, 0, 0, "ssbj", tuple(inputs), len(SALES), read, read)
-        joined = [(*s.values(), *products[s["sku"]], *stores.get(s["store"], NONE)) for s in facts]
+        joined = [
+            (*s.values(), *products.get(s["sku"], NONE), *stores.get(s["store"], NONE))
+            for s in facts
+        ]
         with Spool(JOINED, (STREAM,), (("id",),), None, len(STREAM)) as spool:
             spool.write(pa.RecordBatch.from_pylist(rows_of(joined), JOINED), None)
             for role, rows in lacking.items():
@@ -169,10 +180,12 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
 
     def load(
-        url: str = f"sqlite:///{tmp_path / 'warehouse.db'}", store_join: str = "inner"
+        url: str = f"sqlite:///{tmp_path / 'warehouse.db'}",
+        store_join: str = "inner",
+        product_join: str = "inner",
     ) -> Load:
         monkeypatch.setenv("WAREHOUSE_URL", url)
-        return Load(url, store_join)
+        return Load(url, store_join, product_join)
 
     return load
 
@@ -283,6 +296,40 @@ def test_damage_is_found_in_its_role(make, damage):
         wanted = {name: value for name, value in zip(names, row, strict=True) if value is not None}
         wrong = next(r.rows for r in result.results if r.name == "same_rows")
         assert any(wanted.items() <= each.items() for each in wrong), wrong
+
+
+def test_what_a_left_join_has_passed_on_is_counted_although_another_role_rejects(
+    make, warehouse_url
+):
+    """Some sales without a product lack a store, too: they are no facts."""
+    load = make(warehouse_url, product_join="left")
+    both = [s for s in SALES if s["sku"] not in dict(PRODUCTS) and s["store"] not in dict(STORES)]
+    assert both and any(s["sku"] is None for s in both)
+    result = load.verify()
+    assert result.success, str(result)
+    for change in ("+ 1", "- 1"):
+        load.change(f"UPDATE load_inputs SET missed = missed {change} WHERE role = 'product'")
+        assert [r.name for r in load.verify().failed] == ["product_lacking_rows"], change
+        other = "- 1" if change == "+ 1" else "+ 1"
+        load.change(f"UPDATE load_inputs SET missed = missed {other} WHERE role = 'product'")
+
+
+def test_without_the_version_what_was_passed_on_lies_between_bounds(make):
+    """The sales that another role has rejected may have had a product, or none."""
+    load = make(product_join="left")
+    (version,) = (load.places.snapshots / "product").glob("*/v000001")
+    version.rename(version.with_name("gone"))
+    rejected = load.loads[0].inputs[1].unmatched
+    facts = "(SELECT count(*) FROM fact_sales WHERE product_sk IS NULL)"
+    for missed, found in (
+        (f"{facts} - 1", True),
+        (facts, False),
+        (f"{facts} + {rejected}", False),
+        (f"{facts} + {rejected} + 1", True),
+    ):
+        load.change(f"UPDATE load_inputs SET missed = {missed} WHERE role = 'product'")
+        failed = {r.name for r in load.verify(sample=0).failed}
+        assert ("product_lacking_rows" in failed) == found, missed
 
 
 def test_the_share_of_unmatched_tuples_is_checked_in_each_role(make):

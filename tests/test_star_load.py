@@ -243,7 +243,9 @@ def test_a_load_that_is_split_by_the_keys_of_two_roles(spark, tmp_path, monkeypa
     assert summary["memory_peak"] <= summary["memory_budget"]
     read = load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")
     assert len(read) == 4 and min(read)[0] > 0.8 * 7500 / 4
-    assert read_status(load.checkpoint).shares == {"part": 2, "buyer": 2}
+    status = read_status(load.checkpoint)
+    assert status.shares == {"part": 2, "buyer": 2} and {*status.sizes} == {"part", "buyer"}
+    assert 0.99 < sum(status.sizes.values()) / summary["memory_budget"] <= 1
     reasons = load.query("SELECT DISTINCT reason FROM load_batches")
     assert all("1/2 of part" in why and "1/2 of buyer" in why for (why,) in reasons)
     result = verify(load)

@@ -7,6 +7,7 @@ import copy
 import io
 import itertools
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -281,9 +282,9 @@ class SnapshotRelation(MasterRelation):
                 "It is d, the tuples read per iteration.",
             )
         ends = np.concatenate([[0], np.cumsum(self._page_rows)])
-        cuts = [0]
+        known, cuts = ends.tolist(), [0]  # for single numbers, a list is faster
         while cuts[-1] < len(self._page_rows):
-            cut = int(np.searchsorted(ends, ends[cuts[-1]] + partition_tuples, "right")) - 1
+            cut = bisect_right(known, known[cuts[-1]] + partition_tuples) - 1
             cuts.append(max(cut, cuts[-1] + 1))
         self._cuts = cuts if len(cuts) > 1 else [0, 0]  # an empty R has one empty partition
         self.partition_count = len(self._cuts) - 1

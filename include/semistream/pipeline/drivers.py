@@ -184,6 +184,9 @@ def describe(checkpoint: Path, status: Status) -> str:
     if split := {role: parts for role, parts in s.shares.items() if parts > 1}:
         parts = " and ".join(f"1/{parts} of {role}" for role, parts in split.items())
         lines.append(f"each operator has {parts}")
+    if s.sizes:
+        parts = ", ".join(f"{role} {size / 1e6:,.1f} MB" for role, size in s.sizes.items())
+        lines.append(f"M: {parts}")
     lines.append(
         f"peak memory {s.memory_peak / 1e6:,.1f} MB of arrays; resident "
         f"{s.resident_peak / 1e6:,.1f} MB a worker"

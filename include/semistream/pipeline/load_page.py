@@ -17,7 +17,7 @@ from semistream.paths import Paths
 from semistream.pipeline import summary
 from semistream.pipeline.lineage import Drawing, lineage
 from semistream.pipeline.loaded import loaded_job
-from semistream.positions import Kind, Position, resolves
+from semistream.positions import KINDS, Kind, Position, resolves
 from semistream.settings import pair_words
 from semistream.streaming.phases import PHASES
 from semistream.warehouse import open_warehouse
@@ -84,7 +84,9 @@ def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPa
     with open_warehouse(places.warehouse_url) as engine:
         job = loaded_job(engine, app)
         with engine.connect() as connection:
-            newest = read_commits(connection, app, 1)
+            # a resolving load has a plan of its own
+            latest = read_commits(connection, app, KINDS)
+            newest = [of for of in latest if not resolves(of.drain)][-1:]
             ledger = read_commits(connection, app, PAGE + 1, before=before)
             shown = with_inputs(connection, app, ledger[-PAGE:])
             rejected, resolved = _rejected(connection, app)

@@ -28,6 +28,7 @@ from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.inferred import inferred_facts, inferred_open
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import Older, stage_older
+from semistream.quality.passed_on import Between, rejected_without_row
 from semistream.quality.resolved import open_age
 from semistream.quality.sample import Sample, stage_sample
 from semistream.quality.scope import Role, Scope
@@ -57,7 +58,7 @@ def dimension_checks(
         yield expected_rows(sizes)
     yield surrogate_keys(scope, role)
     if not role.alone:
-        yield lacking_rows(scope, role)
+        yield lacking_rows(scope, role, rejected_without_row(staging, scope, role))
     if role.infers:
         yield inferred_facts(scope, role)
         yield inferred_open(scope, role)
@@ -362,10 +363,10 @@ def _total(
     return select(func.coalesce(func.sum(column), 0)).where(*mine, *conditions).scalar_subquery()
 
 
-def lacking_rows(scope: Scope, role: Role) -> Check:
+def lacking_rows(scope: Scope, role: Role, rejected: Between) -> Check:
     """Return the check of the ledger's counts of what a left join of several roles has passed on
-    without a row of the dimension."""
-    i, f, r = load_inputs.c, scope.fact, load_rejections.c
+    without a row of the dimension. rejected: how many of these tuples another role has rejected."""
+    i, f = load_inputs.c, scope.fact
     without = (
         select(f.c.load_id, func.count().label("rows_in_table"))
         .where(scope.holds(f), role.lacks_row(f))
@@ -385,24 +386,20 @@ def lacking_rows(scope: Scope, role: Role) -> Check:
     )
     # each tuple that was passed on without a row is a fact, or another role has rejected it
     tuples, missed = _tuples(scope, role, role.lacks_row(f)), _total(scope, role, i.missed)
-    rejected = (
-        select(func.coalesce(func.sum(r.tuples), 0))
-        .where(r.load_id.between(*scope.unsettled), r.role != role.name, r.reason.in_(MISSING))
-        .scalar_subquery()
-    )
+    least = tuples + rejected.least
     # a tuple with many rows of another role was counted for each of them
     single = all(other.unique for other in scope.roles if other.name != role.name)
-    most = [missed > tuples + rejected + scope.waiting] if single else []
-    in_all = select(*(null(), null(), null()), literal("missed"), missed, tuples).where(
-        or_(missed < tuples, *most)
+    most = [missed > tuples + rejected.most + scope.waiting] if single else []
+    in_all = select(*(null(), null(), null()), literal("missed"), missed, least).where(
+        or_(missed < least, *most)
     )
     return Check(
         "lacking_rows",
         f"There are as many facts without a row of {role.dimension.name} as the ledger says",
         "A left join of several roles passes on a tuple without a row. Each load notes how many it "
         "has passed on (missed), and how many facts are without (lacking). The former are facts, "
-        "too, or unmatched in another role; they are compared over all loads since the last time "
-        "that no tuple waited.",
+        "too, or unmatched in another role, where their keys are looked up in the version of the "
+        "master data; they are compared over all loads since the last time that no tuple waited.",
         sa.union_all(of_loads, in_all),
         expected="expected",
         found="found",

@@ -204,6 +204,13 @@ class Plan(Generic[J]):
         """Of a star, the number of parts into which each role's R is split; empty for one join."""
         return {j.label: j.split for j in self.joins} if len(self.joins) > 1 else {}
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of a star, by role, the bytes of M that all partitions together have for it; empty for
+        one join."""
+        each = {j.label: j.partitions * j.memory for j in self.joins}
+        return each if len(each) > 1 else {}
+
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the assignment of a stream's tuples to the partitions, by their keys in all joins
         whose R is split."""

@@ -35,6 +35,7 @@ from semistream.master.manifest import encode_schema
 from semistream.master.published import ANEW
 from semistream.paths import Paths
 from semistream.positions import START, Kind, Position
+from semistream.resident import give_back
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
@@ -169,6 +170,7 @@ class App:
             state="running",
             master_version=self.planner.plan.version,
             shares=self.planner.plan.shares,
+            sizes=self.planner.plan.sizes,
             max_wait=self.planner.bound.seconds or 0.0,
             waiting=self.commits.waiting,
             inputs=self.commits.waiting_by_input,
@@ -271,8 +273,11 @@ class App:
                 self.planner.without_sample(self.schemas, self.partitions), self.schemas
             )
         self.commits.prepare_sink(*columns)
-        self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)
-        if progress is not None and progress.drain and self.commits.pending is not None:
+        pending = self.commits.pending
+        self.planner.chosen = bool(self.commits.waiting) or (
+            pending is not None and pending[1] == Kind.BATCH
+        )
+        if progress is not None and progress.drain and pending is not None:
             self._finish(None)
 
     def _note_schemas(self, first: bool) -> None:
@@ -419,7 +424,7 @@ class App:
             plan.algorithm,
             plan.partitions,
         )
-        self.status.update(master_version=plan.version, shares=plan.shares)
+        self.status.update(master_version=plan.version, shares=plan.shares, sizes=plan.sizes)
 
     def _take_up_versions(self) -> None:
         """Start using newer versions of dimensions although no micro-batch begins, if they resolve
@@ -513,7 +518,9 @@ class App:
             self._committed(loads)
         self._begun = time.monotonic()
         if at.again is not None:
+            self.commits.wait_for_commit()
             pin_versions(self.app, at.again.plan, keep=False)
+            give_back()
 
     def _committed(self, loads: list[LoadRecord]) -> None:
         self.totals.add(loads)

@@ -68,6 +68,7 @@ class Commits(AbstractContextManager["Commits"]):
         self.app, self.job, self.checkpoint, self.warehouse = app, job, checkpoint, warehouse
         self.sink, self.ledger = open_sink(sink, warehouse, checkpoint), warehouse.ledger(app)
         self._setting = sink
+        self._columns: tuple[pa.Schema, pa.Schema] | None = None  # for which the sink is prepared
         self.progress: Progress
         self.last: Position | None = None
         self.pending: Position | None = None
@@ -103,10 +104,13 @@ class Commits(AbstractContextManager["Commits"]):
         return {} if one else waiting_by_role(self.loads)
 
     def prepare_sink(self, stream: pa.Schema, added: pa.Schema) -> None:
-        """Prepare the sink for rows with these columns, or check that it fits them. Raises
-        ConfigError."""
+        """Prepare the sink for rows with these columns, or check that it fits them, unless that was
+        done last. Raises ConfigError."""
+        if self._columns == (stream, added):
+            return
         sink, ids = self.sink, self.job.fact_ids([*stream.names, *added.names])
         self.sink = retrying(lambda: sink.prepare(stream, added, ids), self.warehouse.retry)
+        self._columns = stream, added
 
     # ---- a batch or a drain
 
@@ -242,7 +246,7 @@ class Commits(AbstractContextManager["Commits"]):
             at.drain,
             self.job.fact_table,
             self._setting,
-            at.plan.partitions,
+            len(loads),
             sum(load.rows_read for load in loads),
             self.job.to_ledger(),
             json.dumps(at.source),

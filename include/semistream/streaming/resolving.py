@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 from sqlalchemy import ColumnElement, Connection, and_, or_
 
+from semistream.ahead import ahead
 from semistream.ddl import type_name
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError
@@ -35,7 +36,6 @@ from semistream.files.convert import cast_cells
 from semistream.master.manifest import bucket_file
 from semistream.master.snapshot import SnapshotRelation, lacking
 from semistream.reasons import Reason
-from semistream.resident import give_back
 from semistream.sizing.choice import SMALLEST
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
@@ -44,7 +44,7 @@ from semistream.streaming.phases import timed
 from semistream.streaming.spool import Spool
 from semistream.streaming.task import Work, open_operator
 from semistream.warehouse.records import InputCounts, LoadRecord
-from semistream.warehouse.resolution import ORIGINS, all_open, with_keys
+from semistream.warehouse.resolution import LATE, ORIGINS, all_open, with_keys
 from semistream.warehouse.schema import unmatched
 
 DIRECTORY = "again"  # of a checkpoint: the staged tuples
@@ -99,8 +99,8 @@ class Staging(AbstractContextManager["Staging"]):
         return self.directory / self.file
 
     def add(self, rows: pa.RecordBatch, tuples: pa.RecordBatch, edited: pa.Array) -> None:
-        """Add tuples. rows: the row of ``unmatched`` of each, a batch of ``TUPLES``; edited:
-        bool[n], whether a user has changed each tuple."""
+        """Add tuples. rows: the row of ``unmatched`` of each, a batch with the columns of
+        ``STAGED``; edited: bool[n], whether a user has changed each tuple."""
         keys = [*rows.select(STAGED.names[:-1]).columns, edited]
         with naming(str(self.path)):
             self._writer.write_batch(
@@ -160,10 +160,7 @@ def resolve(work: Work, file: str) -> list[LoadRecord]:
     A Spark job would only add to this: each of its tasks would read the same file. And no task can
     outlive the load, so that a load that has changed nothing can be taken back.
     """
-    try:
-        return [_resolve_partition(work, file, p) for p in range(work.plan.partitions)]
-    finally:
-        give_back()
+    return [_resolve_partition(work, file, p) for p in range(work.plan.partitions)]
 
 
 def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
@@ -194,16 +191,14 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
                     for each in operator.star.joins
                 )
             for batch in staged.batches():
-                tuples = batch.select(work.streams[0].names)
-                of = placement.partitions(tuples, batch.column(NUMBER).to_numpy())
-                mine = batch.filter(pa.array(of == partition))
+                mine = placement.only(partition, batch, batch.column(at).to_numpy())
                 if mine.num_rows:
                     for output in operator.process(0, mine):
                         results.write(output)
             for output in operator.drain():
                 results.write(output)
             spool.resolve(results.origins())
-            states = work.states.get(partition) or ("",) * len(work.plan.joins)
+            states = ("",) * len(work.plan.joins)  # nothing waits, and the next load begins anew
             record = operator.counted(work.load(partition), before, Refused(), states)
             record = work.sink.write(work.checked(_counted(record, results)), spool)
             return timed(record, 0.0, began)
@@ -295,15 +290,16 @@ def _counted(record: LoadRecord, results: _Results) -> LoadRecord:
 
 
 def plan_again(plan: Plan[RolePlan], stream: pa.Schema) -> Plan[RolePlan]:
-    """Return the plan with which staged tuples are joined, with the same memory and number of
-    partitions. R is read through its index: only the disk partitions that may hold a key of the
-    tuples, so that a few tuples do not cost a pass over R. A role that is held whole stays so.
-    stream: the stream's schema. Raises NotEnoughMemory."""
+    """Return the plan with which staged tuples are joined: by one operator that has all of R, with
+    the memory of one partition. R is read through its index: only the disk partitions that may hold
+    a key of the tuples, so that a few tuples do not cost a pass over R. A role that is held whole
+    stays so. stream: the stream's schema. Raises NotEnoughMemory."""
     sample, joins = pa.RecordBatch.from_pylist([], numbered(stream)), list[RolePlan]()
     for join in plan.joins:
         if joins:
             sample = joins[-1].joined(sample)
-        joins.append(join if join.whole else _by_index(join, sample.schema))
+        one = replace(join, partitions=1, parts=1, owners=())
+        joins.append(one if one.whole else _by_index(one, sample.schema))
     return Plan(tuple(joins))
 
 
@@ -321,7 +317,6 @@ def _by_index(join: RolePlan, stream: pa.Schema) -> RolePlan:
             auto=False,
             parameters={"disk_tuples": tuples},
             chosen=(),
-            owners=(),
             reason=f"{SMALLEST}: it reads only what a tuple needs",
         )
         try:
@@ -354,7 +349,7 @@ def stage_late(
             if former is None
             else with_keys(connection, number, where, brought(Path(former), Path(new)))
         )
-        for rows in found:
+        for rows in ahead(found):
             _stage(rows, staging)
 
 
@@ -367,13 +362,15 @@ def lacks(role: str, *, alone: bool) -> ColumnElement[bool]:
 
 
 def _stage(rows: pa.RecordBatch, staging: Staging) -> None:
+    """Stage the tuples of rows of ``unmatched`` that have no match, if they fit the schema."""
     tuples, wrong = typed_tuples(rows.column("tuple"), staging.stream)
     if wrong:
         keep = np.ones(rows.num_rows, bool)
         keep[list(wrong)] = False
         rows, tuples = rows.filter(pa.array(keep)), tuples.filter(pa.array(keep))
-    if rows.num_rows:
-        staging.add(rows, tuples, pa.repeat(False, rows.num_rows))
+    if n := rows.num_rows:
+        rows = rows.select(LATE.names).append_column("reason", pa.repeat(Reason.NO_MATCH, n))
+        staging.add(rows, tuples, pa.repeat(False, n))
 
 
 def brought(former: Path, new: Path) -> Iterator[np.ndarray]:
@@ -426,13 +423,12 @@ def _values(texts: pa.StringArray, schema: pa.Schema) -> list[pa.Array | list[An
     """Return the values of each of the schema's columns in JSON texts. They are arrays of the
     column's type, or of strings where JSON has strings for the type; or Python's values if a text
     does not fit these types."""
-    lines = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "\n")[0].as_buffer()
     kinds = [(f.name, f.type if _is_of_json(f.type) else pa.string()) for f in schema]
     try:
         read = pa.json.read_json(
-            pa.BufferReader(lines),
+            pa.BufferReader(_together(texts) if len(texts) else b""),
             # one block: a row that is longer than two is refused
-            pa.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            pa.json.ReadOptions(use_threads=False, block_size=texts.nbytes + 1),
             pa.json.ParseOptions(pa.schema(kinds), unexpected_field_behavior="ignore"),
         )
         if read.num_rows == len(texts):
@@ -441,6 +437,13 @@ def _values(texts: pa.StringArray, schema: pa.Schema) -> list[pa.Array | list[An
         pass
     rows = [json.loads(text) for text in texts.to_pylist()]
     return [[row.get(name) for row in rows] for name in schema.names]
+
+
+def _together(texts: pa.StringArray) -> pa.Buffer:
+    """Return the texts as one, without a copy. The parser needs no line break between objects."""
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]]
+    return data.slice(int(ends[0]), int(ends[1] - ends[0]))
 
 
 def _is_of_json(kind: pa.DataType) -> bool:

@@ -34,6 +34,8 @@ from semistream.streaming.progress import Progress
 from semistream.streaming.replaying import Replayed, stage_file, stage_open
 from semistream.streaming.resolving import Again, Staging, lacks, plan_again, stage_late
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
+from semistream.warehouse.checksum import checksum
+from semistream.warehouse.dialects import system_of
 from semistream.warehouse.records import LoadRecord
 from semistream.warehouse.resolution import with_keys
 
@@ -70,6 +72,8 @@ class ResolvingLoads:
         precompile(SMALLEST)
         no_key = [np.empty(0, np.int64), np.zeros(1, np.int64)]
         lacking(*no_key)
+        checksum(pa.table({"number": [0], "text": ["text"]}))
+        system_of(self.commits.warehouse.engine).warm_up()
         with (
             suppress(SQLAlchemyError),  # whoever needs the warehouse will say so
             self.commits.warehouse.engine.connect() as connection,

@@ -32,6 +32,7 @@ from semistream.streaming.waiting import WaitingBound, pass_seconds
 from semistream.warehouse.identity import check_snapshot
 
 log = logging.getLogger(__name__)
+Opened = tuple[float, tuple[pa.Schema, pa.Schema]]
 PUBLISH = "Run `semistream provision JOB`, or the DAG provision_master_data, first."
 
 
@@ -59,6 +60,8 @@ class SemiStreamPlanner:
         self.bound = WaitingBound(settings.max_wait, settings.interval)
         self.chosen = False
         self.plan: Plan[RolePlan]
+        # the last plan that was opened, for which streams, and what `_opened` has returned
+        self._last: tuple[Plan[RolePlan], tuple[pa.Schema, ...], Opened] | None = None
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
         if not self.settings.auto:
@@ -156,6 +159,9 @@ class SemiStreamPlanner:
             return None
         if wanted.open_questions:
             tuples = sample()
+            if not tuples.num_rows and (renewed := self._renewed(wanted, tuples.schema)):
+                self.chosen = False
+                return None if renewed == self.plan else renewed
             known = history() if partitions > 1 and tuples.num_rows else None
             demand = self.bound.demand(tuples.num_rows)
             wanted = self._choose(wanted, tuples, self.plan, known, demand)
@@ -167,6 +173,22 @@ class SemiStreamPlanner:
             self.plan = wanted
             return None
         return wanted
+
+    def _renewed(self, wanted: Plan[RolePlan], stream: pa.Schema) -> Plan[RolePlan] | None:
+        """Return the plan in use with the versions of a wanted one: until tuples tell more, its
+        choices stay. Return None if something else has changed, or if R has outgrown them."""
+        version = {join.role: join.snapshot for join in wanted.joins}
+        plan = Plan(
+            tuple(replace(join, snapshot=version.get(join.role, "")) for join in self.plan.joins)
+        )
+        if plan.asked() != wanted:
+            return None
+        try:
+            if plan != self.plan:
+                self._opened(plan, (stream,))
+        except ConfigError:
+            return None
+        return plan
 
     def open(
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
@@ -180,11 +202,12 @@ class SemiStreamPlanner:
         self.plan = plan
         return columns
 
-    def _opened(
-        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
-    ) -> tuple[float, tuple[pa.Schema, pa.Schema]]:
-        """Open the joins of a plan. Return the seconds of a pass over R, and the joined rows'
-        columns. Raises ConfigError if the plan does not fit."""
+    def _opened(self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]) -> Opened:
+        """Open the joins of a plan, unless it was the last one that was opened. Return the seconds
+        of a pass over R, and the joined rows' columns. Raises ConfigError if the plan does not
+        fit."""
+        if self._last is not None and self._last[:2] == (plan, streams):
+            return self._last[2]
         star = open_star(plan.joins, streams[0], 0)
         seconds = sum(
             pass_seconds(each.join, self.costs) / part
@@ -192,7 +215,9 @@ class SemiStreamPlanner:
             if part
         )
         star.close()
-        return seconds, split(star.output_schema, star.first)
+        found = seconds, split(star.output_schema, star.first)
+        self._last = plan, streams, found
+        return found
 
     def columns(
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]

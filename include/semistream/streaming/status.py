@@ -57,6 +57,8 @@ class Status:
     max_wait: float = 0.0  # s that tuples may wait; 0: no bound
     # by role, the parts into which its dimension is split; empty if there is one role
     shares: dict[str, int] = field(default_factory=dict)
+    # by role, the bytes of M that it has; empty if there is one role
+    sizes: dict[str, int] = field(default_factory=dict)
     master_version: str = ""
     error: str = ""
     refused: bool = False  # the error is of a setting

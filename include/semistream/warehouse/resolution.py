@@ -34,6 +34,8 @@ TUPLES = pa.schema(
     ]
 )
 COLUMNS = [unmatched.c[name] for name in TUPLES.names]
+# those of them that are not known before where a role's late tuples are looked for
+LATE = pa.schema([*ORIGINS, TUPLES.field("role"), TUPLES.field("tuple")])
 
 
 UNCACHED: dict[str, Any] = {"compiled_cache": None}  # of SQLAlchemy: execution options
@@ -73,8 +75,9 @@ def mark_resolved(connection: Connection, load: int, origins: Iterable[pa.Record
             mark = update(unmatched).where(
                 u.load_id == of, _one_of(u.load_row, some), u.resolved_by.is_(None)
             )
+            options = {} if _is_range(some) else UNCACHED
             marked = connection.execute(
-                mark.values(resolved_by=load), execution_options=UNCACHED
+                mark.values(resolved_by=load), execution_options=options
             ).rowcount
             if marked != len(some):
                 raise StateError(
@@ -85,26 +88,33 @@ def mark_resolved(connection: Connection, load: int, origins: Iterable[pa.Record
 
 def _one_of(column: ColumnElement[int], numbers: np.ndarray) -> ColumnElement[bool]:
     """Return the condition that a column has one of these integers, of which there is at least one.
-    They are in the statement's text, because a parameter for each would take more time than its
-    row. Such a statement is not to be cached."""
-    if (np.diff(numbers) == 1).all():
+    Unless they are a range, they are in the statement's text, because a parameter for each would
+    take more time than its row. Such a statement is not to be cached."""
+    if _is_range(numbers):
         return column.between(int(numbers[0]), int(numbers[-1]))
     texts = ", ".join(map(str, numbers.tolist()))
     return column.op("IN", is_comparison=True)(literal_column(f"({texts})"))
+
+
+def _is_range(numbers: np.ndarray) -> bool:
+    return bool((np.diff(numbers) == 1).all())
 
 
 def with_keys(
     connection: Connection, number: int, where: ColumnElement[bool], codes: Iterable[np.ndarray]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the open rows of an app that have one of these key codes and satisfy a condition, in
-    batches of ``TUPLES``. codes: int64[n] each, any number of arrays."""
-    u, mine = unmatched.c, and_(open_rows(number), where)
-    for some in _together(codes, AT_ONCE):
-        query = select(*COLUMNS).where(_one_of(u.key_code, some), mine)
-        yield from fetch(connection.execution_options(**UNCACHED), query, TUPLES)
+    batches of ``LATE``. codes: int64[n] each, any number of arrays."""
+    u = unmatched.c
+    # `+ 0` keeps SQLite, which has no statistics, from reading all rows of the app: for so many
+    # codes, it would not use their index
+    mine = and_((u.load_id + 0).between(*app_loads(number)), u.resolved_by.is_(None), where)
+    for some in in_parts(codes, AT_ONCE):
+        query = select(*(u[name] for name in LATE.names)).where(_one_of(u.key_code, some), mine)
+        yield from fetch(connection.execution_options(**UNCACHED), query, LATE)
 
 
-def _together(codes: Iterable[np.ndarray], most: int) -> Iterator[np.ndarray]:
+def in_parts(codes: Iterable[np.ndarray], most: int) -> Iterator[np.ndarray]:
     """Yield the elements of arrays in arrays of at most `most` elements, of which all but the last
     one are full."""
     held = np.empty(0, np.int64)

@@ -127,6 +127,9 @@ class Mysql:
             lambda _dialect, _record, _args, given: given.update(read_timeout=seconds),
         )
 
+    def warm_up(self) -> None:
+        """Do nothing, because nothing is compiled."""
+
     def is_transient(self, error: BaseException | None) -> bool:
         return _number_of(error) in TRANSIENT
 

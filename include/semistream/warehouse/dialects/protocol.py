@@ -31,6 +31,9 @@ class System(Protocol):
     def limit_reads(self, engine: Engine, seconds: int) -> None:
         """Limit how long a read waits for a silent server, in seconds."""
 
+    def warm_up(self) -> None:
+        """Load what moves many rows, so that the first ones need not wait for it."""
+
     def is_transient(self, error: BaseException | None) -> bool:
         """Return whether the transaction may succeed if it is repeated after this error."""
 

@@ -35,6 +35,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    make_url,
     select,
     type_coerce,
     types,
@@ -98,6 +99,15 @@ class Sqlite:
 
     def limit_reads(self, engine: Engine, seconds: int) -> None:
         """Do nothing, because a file has no server that could be silent."""
+
+    def warm_up(self) -> None:
+        engine, rows = self.engine(make_url("sqlite://")), pa.table({"text": ["text"] * FEW_ROWS})
+        table = Table("rows", MetaData(), Column("text", Text))
+        with engine.begin() as connection:
+            table.create(connection)
+            self.insert(connection, table, rows, replace=False)
+            list(self.fetch(connection, select(*table.c), rows.schema, FEW_ROWS))
+        engine.dispose()
 
     def is_transient(self, error: BaseException | None) -> bool:
         # the lowest byte of an extended code is its kind
