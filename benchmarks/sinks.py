@@ -27,15 +27,14 @@ from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batch
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
 from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.streaming.sinks.base import with_key
-from semistream.streaming.sinks.delta import DataFiles, DeltaSink
+from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.streaming.spool import PROPAGATED, UNMATCHED
+from semistream.streaming.spool import Spool
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
-from semistream.warehouse.resolution import ORIGINS
 from semistream.warehouse.schema import load_batches, load_inputs
 from semistream.warehouse.tables import quoted
 
@@ -107,26 +106,15 @@ class Sink:
         return SinkPeer(self)
 
 
-@dataclass
-class Given:
-    """The rows of a partition, given in memory instead of a spool file."""
+class Given(Spool):
+    """The rows of a partition, given in memory instead of a file of the spool."""
 
-    rows: pa.Table
-    stream_schema: pa.Schema = STREAM
-    added_schema: pa.Schema = ADDED
-    writer: DataFiles | None = None
+    def __init__(self, rows: pa.Table):
+        super().__init__(rows.schema, (STREAM,), (("id",),))
+        self.rows = rows
 
     def joined(self) -> pa.Table:
         return self.rows
-
-    def unmatched(self) -> pa.Table:
-        return UNMATCHED.empty_table()
-
-    def propagated(self) -> pa.Table:
-        return PROPAGATED.empty_table()
-
-    def resolved(self) -> pa.Table:
-        return ORIGINS.empty_table()
 
 
 class SinkPeer:
@@ -204,10 +192,11 @@ def record() -> LoadRecord:
 
 
 def sql_sink(peer: SinkPeer, place: str) -> float:
-    sink, given = tables(place), Given(peer.rows)
-    start = time.perf_counter()
-    sink.write(record(), given)  # type: ignore[arg-type]
-    return time.perf_counter() - start
+    sink = tables(place)
+    with Given(peer.rows) as given:
+        start = time.perf_counter()
+        sink.write(record(), given)
+        return time.perf_counter() - start
 
 
 def executemany(peer: SinkPeer, place: str) -> float:
@@ -255,15 +244,15 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
     create_all(warehouse.engine)
     checkpoint = peer.home / "checkpoint"
     checkpoint.mkdir()
-    sink, given = DeltaSink(place, str(checkpoint), warehouse), Given(peer.rows)
-    sink = sink.prepare(STREAM, ADDED, ("id",))
-    start = time.perf_counter()
-    given.writer = sink.writer(peer.rows.schema, "benchmark", 0, 0, 0)
-    for rows in peer.rows.to_batches(PROBE_ROWS):
-        given.writer.write(rows)
-    loaded = sink.write(record(), given)  # type: ignore[arg-type]
-    sink.commit(Commit("benchmark", 0, 0, "fact", place, 1, 0), [loaded])
-    return time.perf_counter() - start
+    sink = DeltaSink(place, str(checkpoint), warehouse).prepare(STREAM, ADDED, ("id",))
+    with Given(peer.rows) as given:
+        start = time.perf_counter()
+        given.writer = writer = sink.writer(peer.rows.schema, "benchmark", 0, 0, 0)
+        for rows in peer.rows.to_batches(PROBE_ROWS):
+            writer.write(rows)
+        loaded = sink.write(record(), given)
+        sink.commit(Commit("benchmark", 0, 0, "fact", place, 1, 0), [loaded])
+        return time.perf_counter() - start
 
 
 def write_deltalake(peer: SinkPeer, place: str) -> float:
