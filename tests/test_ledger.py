@@ -1,12 +1,14 @@
 """Whoever commits a partition first has loaded it: the ledger, and the task that every Spark
 partition runs."""
 
+import gc
 import json
 import os
 import signal
 import threading
 import time
 import traceback
+import weakref
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 
@@ -32,7 +34,7 @@ from semistream.streaming.sinks import sql as sql_sink
 from semistream.streaming.sinks.delta import DataFiles, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.warehouse import connect, create_all
+from semistream.warehouse import connect, create_all, shared_engine
 from semistream.warehouse.ledger import Ledger, retrying
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord, Timed
 from semistream.warehouse.schema import load_batches, load_commits
@@ -655,6 +657,19 @@ def test_other_errors_and_a_database_that_stays_away_are_raised():
     with pytest.raises(OperationalError):
         retrying(away, 0.3)
     assert len(calls) > 1
+
+
+def test_a_process_that_meets_many_warehouses_keeps_connections_to_few(tmp_path):
+    engines = []
+    for number in range(9):
+        engine = shared_engine(f"sqlite:///{tmp_path}/{number}.db")
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        assert shared_engine(f"sqlite:///{tmp_path}/{number}.db") is engine
+        engines.append(weakref.ref(engine))
+    del engine, connection
+    gc.collect()
+    assert [number for number, engine in enumerate(engines) if engine()] == [5, 6, 7, 8]
 
 
 def record(partition):

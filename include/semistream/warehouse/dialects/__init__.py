@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Dialect, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 SYSTEMS: list[System] = [Sqlite(), Mysql()]
+_shared = WeakSet[Engine]()  # not those that gave way to others: their connections are closed
 
 
 def system_of(of: Engine | Connection | Dialect) -> System:
@@ -82,8 +84,14 @@ def shared_engine(url: str) -> Engine:
 @lru_cache(maxsize=4)
 def _of_process(url: str, _process: int) -> Engine:
     engine = connect(url)
-    atexit.register(engine.dispose)
+    _shared.add(engine)
     return engine
+
+
+@atexit.register
+def _close() -> None:
+    for engine in list(_shared):
+        engine.dispose()
 
 
 @contextmanager
