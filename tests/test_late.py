@@ -15,8 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import event
 
 import faults
@@ -804,53 +802,13 @@ def test_late_rows_of_several_roles_lead_through_the_whole_star(spark, tmp_path)
     star.run(spark)
     star.check()
     star.publish_first(part=3000, person=900)
-    star.run(spark)
+    assert steps.replay("sales", star.places).startswith("sales: ")  # offers, which are many, last
     star.check()
     broken = (
         "SELECT * FROM load_inputs WHERE waiting_before + rows_read + resolved <> "
         "matched + unmatched + waiting OR missed > matched OR missed < 0"
     )
     assert star.query(broken) == []
-    result = verify(star, seed=1)
-    assert result.success, result.describe()
-
-
-POINTS = faults.points("sql")
-NUMBERS = st.integers(0, 400)
-POINT = st.none() | st.sampled_from(POINTS)
-STEP = st.one_of(
-    st.tuples(st.sampled_from(["rows", "part", "person"]), NUMBERS),
-    st.tuples(st.sampled_from(["load", "replay"]), POINT),
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(history=st.lists(STEP, min_size=4, max_size=9))
-def test_any_history_of_a_star_ends_with_what_the_oracle_has(spark, history, tmp_path_factory):
-    """Files and versions come, it is loaded and joined again, and some of these runs die."""
-    place = tmp_path_factory.mktemp("history")
-    star = LateStar(place / "home", f"sqlite:///{place / 'warehouse.db'}")
-    star.publish_first(part=300, person=200)
-    star.add_file(300)
-    star.run(spark)
-    for what, of in history:
-        if what == "rows":
-            star.add_file(of)
-        elif what in star.known:
-            star.publish_first(**{what: star.known[what] + of})
-        else:
-            with pytest.MonkeyPatch.context() as patch:
-                if of is not None:
-                    faults.crash_at(patch, *of, 1)
-                try:
-                    star.run(spark) if what == "load" else steps.replay("sales", star.places)
-                except OSError as e:
-                    assert of is not None and str(e) == "crash"
-                except ConfigError as e:  # what has died is finished by the load, not by a replay
-                    assert what == "replay" and "finished what it has begun" in str(e)
-    star.run(spark)
-    star.check()
     result = verify(star, seed=1)
     assert result.success, result.describe()
 
