@@ -33,6 +33,7 @@ class MemoryRelation(MasterRelation):
         )
         codes, valid = self.keys.master_codes(batch)
         self._batch, self._codes = batch.filter(pa.array(valid)), codes[valid]
+        self._codes.flags.writeable = False  # kernels are compiled for codes of this kind
         self.tuple_count = self._batch.num_rows
         self.tuple_bytes = (self._batch.nbytes + self._codes.nbytes) / max(self.tuple_count, 1)
         self._order = np.argsort(self._codes, kind="stable")

@@ -33,6 +33,7 @@ from semistream.ddl import type_name
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells
+from semistream.joins.star import execution_order
 from semistream.master.manifest import bucket_file
 from semistream.master.snapshot import SnapshotRelation, lacking
 from semistream.reasons import Reason
@@ -295,7 +296,8 @@ def plan_again(plan: Plan[RolePlan], stream: pa.Schema) -> Plan[RolePlan]:
     a key of the tuples, so that a few tuples do not cost a pass over R. A role that is held whole
     stays so. stream: the stream's schema. Raises NotEnoughMemory."""
     sample, joins = pa.RecordBatch.from_pylist([], numbered(stream)), list[RolePlan]()
-    for join in plan.joins:
+    for number in execution_order([join.kind for join in plan.joins]):
+        join = plan.joins[number]
         if joins:
             sample = joins[-1].joined(sample)
         one = replace(join, partitions=1, parts=1, owners=())
