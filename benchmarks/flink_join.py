@@ -483,7 +483,7 @@ class FedPeer(LoadingPeer):
         stream.mkdir()
         settings = arguments(
             self.home,
-            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
+            {"master/key": case.files.snapshot(case.stream.master, COLUMNS)},
             stream,
             self.of.algorithm,
             self.memory,

@@ -90,7 +90,7 @@ class LatePeer(AppPeer):
         self.late = of.settings.late
 
     def _run(self) -> Sample:
-        root = self.home / "snapshots" / "master"
+        root = self.home / "snapshots" / "master" / "key"
         root.mkdir(parents=True)
         self._publish(root, self.late)
         settings = arguments(

@@ -254,7 +254,7 @@ class AppLatency(AppPeer):
         stream = ready(self, self.latency)
         settings = arguments(
             self.home,
-            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
+            {"master/key": case.files.snapshot(case.stream.master, COLUMNS)},
             stream,
             self.of.algorithm,
             self.memory,

@@ -289,7 +289,7 @@ class AppPeer(ProgramPeer):
         forget(root)
         return arguments(
             self.home,
-            {"master": root},
+            {"master/key": root},
             self.case.tuples,
             self.of.algorithm,
             self.memory,
@@ -324,12 +324,13 @@ def arguments(
 ) -> list[str]:
     """Return the app's arguments for a job on these files, with a new home and a new Delta table.
 
-    snapshots: directories of the dimensions' versions, by their names; joined: the settings of the
-    job that say with what its stream is joined.
+    snapshots: directories of the dimensions' versions, by dimension and key (master/key); joined:
+    the settings of the job that say with what its stream is joined.
     """
-    (home / "snapshots").mkdir(exist_ok=True)
     for name, root in snapshots.items():
-        (home / "snapshots" / name).symlink_to(root)
+        link = home / "snapshots" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(root)
     job = {
         "name": "benchmark",
         "stream": {"format": "parquet", "path": str(stream), "id": ["id"]},

@@ -361,7 +361,7 @@ class AppStar(LoadingPeer):
 
     def _arguments(self) -> list[str]:
         dimensions = self.case.stream.dimensions
-        snapshots = {f"d{d.number}": d.snapshot(self.case.files) for d in dimensions}
+        snapshots = {f"d{d.number}/{d.key}": d.snapshot(self.case.files) for d in dimensions}
         for root in snapshots.values():
             forget(root)
         roles = {

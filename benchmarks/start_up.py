@@ -154,7 +154,7 @@ class RestartPeer(ProgramPeer):
         shutil.copytree(case.tuples, tuples)
         settings = arguments(
             home,
-            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
+            {"master/key": case.files.snapshot(case.stream.master, COLUMNS)},
             tuples,
             self.algorithm,
             self.memory,
