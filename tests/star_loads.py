@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import loads
 import oracle
@@ -18,7 +19,8 @@ from semistream.job import Job
 from semistream.joins.star import RoleKind, execution_order
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
-from semistream.provisioning.dimensions import insert_unknown
+from semistream.provisioning.dimensions import insert_unknown, provision
+from semistream.provisioning.publishing import publish
 from semistream.quality.verification import VerificationResult
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.progress import Progress
@@ -26,6 +28,7 @@ from semistream.streaming.settings import LoadSettings
 from semistream.warehouse import connect
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.tables import dimension_table, ensure
+from semistream.workloads.jobs import JoinedDimension
 
 STREAM = pa.schema(
     [
@@ -288,6 +291,34 @@ class StarLoad(SmallLoad):
             assert tuple(map(int, counts[0])) == wanted, role
             names += [f"{role}_sk", *columns.values()]
             tuples = [dict(zip(names, row, strict=True)) for row in joined.elements()]
+
+
+class ProvidedStar(StarLoad):
+    """A star whose dimensions are provisioned from files. Each provisioning brings some more."""
+
+    def __init__(
+        self, home: Path, warehouse_url: str, roles: tuple[str, ...] = tuple(ROLES), **sizes: int
+    ):
+        super().__init__(home, warehouse_url, roles, **sizes)
+        job = self.job.model_dump()
+        for role in job["dimensions"].values():
+            role["dimension"]["path"] = str(home / f"{role['dimension']['name']}.parquet")
+        self.job = Job.load(job)
+
+    def provide(self, prefix: str = "late", **known: int | None) -> dict[str, str]:
+        """Provision dimensions, of which so many rows are known (None: all), and publish them.
+        Gives their versions."""
+        engine, versions = connect(self.places.warehouse_url), {}
+        for name, count in known.items():
+            roles = tuple(role for role in self.job.roles if role.dimension.name == name)
+            rows, schema = self._rows(name, prefix)[:count], pa.schema(list(DIMENSIONS[name])[1:])
+            table = pa.Table.from_pylist([{k: r[k] for k in schema.names} for r in rows], schema)
+            pq.write_table(table, self.places.home / f"{name}.parquet")
+            provision(JoinedDimension(roles[0].dimension, roles, (roles[0].key,)), engine)
+            manifest, _ = publish(name, roles[0].key, engine, self.places.snapshots)
+            versions[name] = manifest.version
+        engine.dispose()
+        return versions
 
 
 class SplitStar(StarLoad):

@@ -35,7 +35,7 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 from semistream.workloads.jobs import JoinedDimension
-from star_loads import BUSINESS_KEY, DIMENSIONS, ROLES, StarLoad
+from star_loads import DIMENSIONS, ROLES, ProvidedStar
 
 PARTS = pa.schema([("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
 
@@ -571,33 +571,16 @@ def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
 # ---- several roles
 
 
-class InferStar(IntoSink, StarLoad):
+class InferStar(IntoSink, ProvidedStar):
     """Sales with parts and sellers that are inferred, and buyers, who are resolved."""
 
     def __init__(self, home, warehouse_url, sink="sql"):
         super().__init__(home, warehouse_url)
         self.sink = sink
-        self.known = dict.fromkeys(BUSINESS_KEY)
         job = self.job.model_dump()
         for role, late in {"part": "infer", "seller": "infer", "buyer": "resolve"}.items():
             job["dimensions"][role]["late"] = late
-        for role in job["dimensions"].values():
-            role["dimension"]["path"] = str(home / f"{role['dimension']['name']}.parquet")
         self.job = Job.load(job)
-
-    def provide(self, **known):
-        """Provision dimensions, of which so many rows are known, and publish them."""
-        self.known |= known
-        engine = connect(self.places.warehouse_url)
-        for name in known:
-            roles = tuple(role for role in self.job.roles if role.dimension.name == name)
-            schema = pa.schema(list(DIMENSIONS[name])[1:])
-            rows = self._rows(name, "late")[: known[name]]
-            table = pa.Table.from_pylist([{k: r[k] for k in schema.names} for r in rows], schema)
-            pq.write_table(table, self.places.home / f"{name}.parquet")
-            provision(JoinedDimension(roles[0].dimension, roles, (roles[0].key,)), engine)
-            publish(name, roles[0].key, engine, self.places.snapshots)
-        engine.dispose()
 
     def expected_facts(self):
         """Each role's rows are those that the dimension table has, the inferred ones with nulls."""
