@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,9 @@ from benchmarks import (
     docs,
     experiment_tables,
     harness,
+    late,
     result_tables,
+    spark_join,
     star,
 )
 from benchmarks.__main__ import main
@@ -139,6 +142,24 @@ def test_a_star_is_measured_beside_its_peers(tmp_path):
         "two foreign keys": {CHOSEN, star.SEMI_CONCURRENT},
         "shares of 4 operators": {"4 x 1", "2 x 2"},
     }
+
+
+@pytest.mark.slow
+def test_the_app_is_measured_with_rows_that_come_late(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    late.run(bench, late.SCALES["smallest"])
+    (row,) = bench.rows
+    assert row["right"] and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
+    assert row["extra"]["late tuples"] > 0 < row["extra"]["resolve s"]
+
+
+@pytest.mark.slow
+def test_the_app_is_measured_beside_spark(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    spark_join.run(bench, replace(spark_join.SCALES["smallest"], masters=(20_000,)))
+    assert len({row["peer"] for row in bench.rows}) > 1
+    for row in bench.rows:
+        assert row["right"] and row["rows"] and row["rate"] > 0, row
 
 
 def test_other_splits_deal_out_what_the_whole_dimensions_leave():
