@@ -27,6 +27,7 @@ PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
 PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
 SMALL_PAGES = 16  # least pages of a small R
 PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
+WRITTEN_BYTES = 262_144  # of pages that are written to a file at a time: Arrow writes each buffer
 
 
 def choose_page_tuples(rows: int, row_bytes: float) -> int:
@@ -73,7 +74,8 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
         self._paths = {
             s: directory / f".bucket-{bucket:05d}.{attempt}.{s}" for s in ("arrow", "codes")
         }
-        self._sink = open(self._paths["arrow"], "wb")  # noqa: SIM115
+        self._file = pa.OSFile(str(self._paths["arrow"]), "wb")
+        self._sink = pa.BufferedOutputStream(self._file, WRITTEN_BYTES)
         self._payload = pa.ipc.new_file(self._sink, schema)
         self._codes = open(self._paths["codes"], "wb")  # noqa: SIM115
         self._held: list[tuple[np.ndarray, pa.RecordBatch]] = []
@@ -85,7 +87,7 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
         self._run: set[tuple[Any, ...]] = set()
 
     def __exit__(self, *_: object) -> None:
-        for file in (self._sink, self._codes):
+        for file in (self._sink, self._file, self._codes):
             with suppress(OSError):  # for instance a full disk, which is already being reported
                 file.close()
 
@@ -123,11 +125,14 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
             )
             self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
             size = 0
-            for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
+            for file, handle, suffix in (
+                (self._sink, self._file, "arrow"),
+                (self._codes, self._codes, "codes"),
+            ):
                 file.flush()
                 size += file.tell()
                 if self.flush:
-                    os.fsync(file.fileno())
+                    os.fsync(handle.fileno())
                 file.close()
                 os.replace(self._paths[suffix], bucket_file(self.directory, self.bucket, suffix))
         return BucketInfo(self.bucket, self._rows, size, self._unique, self._null_keys)
