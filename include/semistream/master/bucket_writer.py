@@ -20,6 +20,7 @@ from semistream.master.manifest import BucketInfo, bucket_file, column_checksum,
 
 # divisible by the usual numbers of partitions; few enough to write 64 runs at the same time
 BUCKETS = 64
+BUCKET_BYTES = 1_000_000  # bytes of a file of R for a bucket, where a single operator reads R
 # The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5,
 # 10, 15, 16, 24 M tuples/s at 256, 512, 1024, 2048, 4096 tuples a page.
 PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
@@ -28,6 +29,12 @@ PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
 SMALL_PAGES = 16  # least pages of a small R
 PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
 WRITTEN_BYTES = 262_144  # of pages that are written to a file at a time: Arrow writes each buffer
+
+
+def choose_buckets(size: int) -> int:
+    """Return the number of buckets for an R that a single operator reads, from a file of `size`
+    bytes. Each bucket has two files, which take time, and a single operator needs no buckets."""
+    return min(_power(size / BUCKET_BYTES), BUCKETS)
 
 
 def choose_page_tuples(rows: int, row_bytes: float) -> int:
