@@ -16,9 +16,9 @@ PIECE = 512
 # dictionary takes four to ten times as long as plain values, and makes random numbers larger.
 MOST_DISTINCT = 0.25
 # With more distinct numbers than this share, a dictionary takes two to three times as long as
-# compressing plain values, which is smaller, too, where equal numbers follow each other: a join
+# compressing plain values, which is about as small where equal numbers follow each other: a join
 # finishes the tuples of a partition of R together.
-FEW_DISTINCT = 1 / 16
+FEW_DISTINCT = 1 / 64
 # a column of numbers is compressed if that saves this share of its bytes; below, compressing
 # takes longer than writing, and reading is slower too
 LEAST_SAVED = 0.5
