@@ -26,7 +26,7 @@ BUCKET_BYTES = 1_000_000  # bytes of a file of R for a bucket, where a single op
 PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
 # a page has fewer wide rows, so that a small memory still holds several pages
 PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
-SMALL_PAGES = 16  # least pages of a small R
+SMALL_PAGES = BUCKETS  # least pages of a small R
 PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
 WRITTEN_BYTES = 262_144  # of pages that are written to a file at a time: Arrow writes each buffer
 
