@@ -38,8 +38,8 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
     step = max(len(first) * PIECE // SAMPLED_ROWS, PIECE)
     pieces = [first.slice(start, PIECE) for start in range(0, len(first), step)]
     sample = pa.concat_tables([first.slice(0, 0), *pieces]).combine_chunks()
-    for field, column in zip(sample.schema, sample.columns, strict=True):
-        few, codec = _encoding_of(column, field.name in constant)
+    for field, column, whole in zip(sample.schema, sample.columns, first.columns, strict=True):
+        few, codec = _encoding_of(column, whole, field.name in constant)
         for leaf in _leaves(field.name, field.type):
             codecs[leaf] = codec
             if few:
@@ -47,9 +47,11 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
     return {"compression": codecs, "use_dictionary": dictionaries, "max_rows_per_page": PAGE_ROWS}
 
 
-def _encoding_of(sample: pa.ChunkedArray, constant: bool) -> tuple[bool, str]:
-    """Return whether a column has a dictionary, and its compression. Nested columns and
-    dictionaries are assumed to have few distinct values."""
+def _encoding_of(
+    sample: pa.ChunkedArray, whole: pa.ChunkedArray, constant: bool
+) -> tuple[bool, str]:
+    """Return whether a column has a dictionary, and its compression, by a sample and by all of its
+    first rows. Nested columns and dictionaries are assumed to have few distinct values."""
     kind = sample.type
     if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
         return True, OTHERS
@@ -60,12 +62,14 @@ def _encoding_of(sample: pa.ChunkedArray, constant: bool) -> tuple[bool, str]:
         return few, OTHERS
     if share <= FEW_DISTINCT:
         return True, NUMBERS
-    whole, width = pa.concat_arrays(sample.chunks), kind.bit_width // 8
-    values = whole.buffers()[1].slice(whole.offset * width, len(whole) * width)
-    compressed = len(pa.compress(values, NUMBERS))
-    indices = len(sample) * len(distinct).bit_length() / 8  # bytes
-    few = few and distinct.nbytes + indices < compressed
-    return few, NUMBERS if few or 1 - compressed / len(values) >= LEAST_SAVED else "none"
+    piece, width = pa.concat_arrays(sample.chunks), kind.bit_width // 8
+    values = piece.buffers()[1].slice(piece.offset * width, len(piece) * width)
+    left = len(pa.compress(values, NUMBERS)) / len(values)
+    if few:  # a row group repeats more than a sample of it
+        distinct = whole.unique()
+        indices = len(whole) * len(distinct).bit_length() / 8  # bytes
+        few = distinct.nbytes + indices < left * len(whole) * width
+    return few, NUMBERS if few or left <= 1 - LEAST_SAVED else "none"
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
