@@ -26,7 +26,7 @@ BUCKET_BYTES = 1_000_000  # bytes of a file of R for a bucket, where a single op
 PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
 # a page has fewer wide rows, so that a small memory still holds several pages
 PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
-SMALL_PAGES = BUCKETS  # least pages of a small R
+SMALL_PAGES = 16  # least pages of a small R
 PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
 WRITTEN_BYTES = 262_144  # of pages that are written to a file at a time: Arrow writes each buffer
 
@@ -37,15 +37,13 @@ def choose_buckets(size: int) -> int:
     return min(_power(size / BUCKET_BYTES), BUCKETS)
 
 
-def choose_page_tuples(rows: int, row_bytes: float) -> int:
+def choose_page_tuples(rows: int, row_bytes: float, buckets: int = BUCKETS) -> int:
     """Return the number of tuples of a page, a power of two, for an R of `rows` rows of `row_bytes`
-    bytes."""
+    bytes. In fewer buckets than usual, R has as many pages as usual."""
+    least = SMALL_PAGES if buckets >= BUCKETS else BUCKETS
     usual = min(
         PAGE_TUPLES,
-        max(
-            min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
-            LEAST_PAGE_TUPLES,
-        ),
+        max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / least)), LEAST_PAGE_TUPLES),
     )
     return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
 
