@@ -228,11 +228,12 @@ class TestEquations:
         assert elevatorjoin.w_s(h_s=1000, n=50) == 40
         # n - sqrt(n) = 2 * 0.5 * (1 * 110 + 22) / 22 = 6: n = 9
         assert elevatorjoin.worth_caching(m=1, v_r=110, v_e=22, v_s=22, phi=0.5) == pytest.approx(9)
-        # 1 ms + 1000 * 50 ns + 500 * (200 + 40) ns + 2000 * (40 + 60 + 10) ns
+        assert [elevatorjoin.visits(w_s=w) for w in (0, 500, 98_304)] == [1, 1, 1.5]
+        # 1 ms + 2 * 1000 * 50 ns + 500 * (200 + 40) ns + 2000 * (40 + 60 + 10) ns
         loop = elevatorjoin.c_loop(
-            d=1000, w_s=500, c_r=40e-9, w_n=2000, c_n=60e-9, c_s_hit=10e-9, **COSTS
+            v=2, d=1000, w_s=500, c_r=40e-9, w_n=2000, c_n=60e-9, c_s_hit=10e-9, **COSTS
         )
-        assert loop == pytest.approx(1.39e-3)
+        assert loop == pytest.approx(1.44e-3)
 
     def test_ssij(self):
         # 5 bytes a block of R; 4 places of 100 * (100 + 20) + 1 bytes

@@ -1,12 +1,13 @@
 """ELEVATORJOIN's cost model, in the papers' style.
 
     M = d v_R + h_R (v_R + v_E) + h_S v_S + 44 N + filter
-    c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
-    w_S = 2 h_S / N
+    c_loop = c_IO(d) + v d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
+    w_S = 2 h_S / N,  v = max(w_S / V, 1)
 
 An iteration is a stop. c_S includes the index look-up of a miss; a hit's c_S' does not. H_S is
 full, and its tuples are spread over the rest of the elevator's way: the next partition has the
-tuples of a whole sweep, the last one has none, and 2 h_S / N tuples leave at a stop.
+tuples of a whole sweep, the last one has none, and 2 h_S / N tuples leave at a stop. They are
+grouped by key V at a time, and the disk tuples are looked up in each of these v groups.
 
 In the steady state of the cost-balanced inequality, T = 2 h_S / (1 - p_N) stream tuples come in a
 sweep, and the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, with n = p T, and m =
@@ -31,7 +32,7 @@ from semistream.cost_models.solve import crossing
 from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
 from semistream.joins.key_filter import false_positives, filter_bytes
 from semistream.joins.scan_phase import largest_chunk
-from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
+from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, VISITED, WIDTHS
 
 FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of 100 absent keys pass
 # seconds to cache a tuple of R in H_R, and a byte of it; measured with tuples of 4 and 14 columns
@@ -53,6 +54,7 @@ def memory(
 def c_loop(
     *,
     c_io: float,
+    v: float,
     d: float,
     c_h: float,
     w_s: float,
@@ -65,14 +67,19 @@ def c_loop(
     c_n: float,
     c_s_hit: float,
 ) -> float:
-    """Return c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds.
-    c_R and c_N are c_H and c_O of H_R."""
-    return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s_hit)
+    """Return c_IO(d) + v d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'),
+    seconds. c_R and c_N are c_H and c_O of H_R."""
+    return c_io + v * d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s_hit)
 
 
 def w_s(*, h_s: float, n: float) -> float:
     """Return w_S = 2 h_S / N."""
     return 2 * h_s / n
+
+
+def visits(w_s: float) -> float:
+    """Return v = max(w_S / V, 1), how often a stop looks its disk tuples up."""
+    return max(w_s / VISITED, 1.0)
 
 
 def worth_caching(*, m: float, v_r: float, v_e: float, v_s: float, phi: float) -> float:
@@ -154,7 +161,8 @@ class _Sweep:
         s = work.symbols(self.costs, misses / 2, self.cut_tuples, h_r, "elevator")
         look_up = max(s.c_s - self.c_s_hit, 0.0)
         others = misses * (s.c_o + s.c_e + s.c_a + look_up)
-        stops = number * (s.c_io + self.cut_tuples * s.c_h + s.c_i)
+        look_ups = visits(misses / number) * self.cut_tuples
+        stops = number * (s.c_io + look_ups * s.c_h + s.c_i)
         stops = work.overlap(stops + others, s, number) - others
         return stops / (stops + others)
 
@@ -245,6 +253,7 @@ def _predict(
     matches = disk * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
     plain = c_loop(
         c_io=s.c_io - s.c_p * unread(matches),
+        v=visits(disk),
         d=cut.tuples,
         c_h=s.c_h,
         w_s=disk,
@@ -288,11 +297,12 @@ def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) 
     whether all of R is cached by the stops of this sweep.
     """
     first = min(sweep.pool / sweep.v_s, sweep.useful)
+    t = (math.e - 1) * first
     s = work.symbols(costs, first, cut.tuples, phase="elevator")
     course = Course(
         work.tuples,
         cut.number,
-        s.c_io + cut.tuples * s.c_h + s.c_i,
+        s.c_io + visits(t / cut.number) * cut.tuples * s.c_h + s.c_i,
         s.c_o + s.c_e + s.c_s + s.c_a + s.c_r,
         first,
     )
@@ -300,7 +310,7 @@ def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) 
         return course
     hit_cost, fill = s.c_r + s.c_n + sweep.c_s_hit, FILL_TUPLE + work.cached_tuple_bytes * FILL
     stages: list[Stage] = []
-    t, hit, cached, came = (math.e - 1) * first, 0.0, 0.0, 0.0
+    hit, cached, came = 0.0, 0.0, 0.0
     while len(stages) < MOST_SWEEPS and came < work.tuples:
         came += t
         b = sweep.at(math.log(max(t, 1.0)))

@@ -5,15 +5,15 @@ an Active Data Warehouse* (2009). The papers at hand give no model. This one is 
 style, for the reading of ``joins/partition_join.py``:
 
     M = d v_R + 5 N + capacity (d (v_R + v_E) + 1) + h_S v_S
-    c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I
+    c_loop = c_IO(d) + v d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I
 
-An iteration is a partition read. w_N follows from the share of the stream that the partitions in
-memory take. A partition of probability P, after T arrivals, is read when c tuples wait for it. c is
-the same for all, as the partition with the most tuples is read. Partitions with P T < c were never
-read and have P T tuples; for the others c / 2 tuples wait on average. c follows from the h_S
-waiting tuples, and w_S = c. In an endless stream every partition reaches c, so that w_S = 2 h_S /
-N, as in ELEVATORJOIN. The bound on waiting of the latter thus costs only the reads of rare
-partitions, which a finite run of this join is spared.
+v is ELEVATORJOIN's, whose H_S this join has. An iteration is a partition read. w_N follows from the
+share of the stream that the partitions in memory take. A partition of probability P, after T
+arrivals, is read when c tuples wait for it. c is the same for all, as the partition with the most
+tuples is read. Partitions with P T < c were never read and have P T tuples; for the others c / 2
+tuples wait on average. c follows from the h_S waiting tuples, and w_S = c. In an endless stream
+every partition reaches c, so that w_S = 2 h_S / N, as in ELEVATORJOIN. The bound on waiting of the
+latter thus costs only the reads of rare partitions, which a finite run of this join is spared.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.course import Course
+from semistream.cost_models.elevatorjoin import visits
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.solve import crossing
 from semistream.cost_models.ssij import c_loop, cached_blocks
@@ -64,7 +65,7 @@ def predict(
     course = Course(
         work.tuples,
         cut.number,
-        s.c_io + cut.tuples * s.c_h + s.c_i,
+        s.c_io + visits(min(h_s, work.tuples) / cut.number) * cut.tuples * s.c_h + s.c_i,
         s.c_o + s.c_e + s.c_s + s.c_a + s.c_r,
         h_s,
     ).filled_after(1.0, 2 * h_s)
@@ -80,7 +81,7 @@ def predict(
     w_n, at_once = w * hit / misses, w * at_once / misses
     plain = c_loop(
         c_io=s.c_io,
-        d=cut.tuples,
+        d=visits(w) * cut.tuples,
         c_h=s.c_h,
         w_s=w,
         c_o=s.c_o,
