@@ -154,7 +154,7 @@ class _Sweep:
 
     def _share_of_the_disk(self, misses: float, h_r: float) -> float:
         """Return phi = (C / 2 h_S) / (c_m + C / 2 h_S), with the tuples that miss H_R in a sweep: C
-        = N (c_IO(d) + d c_H + c_I), c_m = c_O + c_E + c_A + c_S - c_S'."""
+        = N (c_IO(d) + v d c_H + c_I), c_m = c_O + c_E + c_A + c_S - c_S'."""
         if self.disk_share:
             return self.disk_share
         work, number = self.work, self.number
