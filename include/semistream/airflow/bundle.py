@@ -1,11 +1,13 @@
-"""The jobs' YAML files as a bundle of DAG files."""
+"""Bundles of DAG files: the jobs' YAML files, and the package's own DAGs."""
 
 from __future__ import annotations
 
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
 from airflow.dag_processing.bundles.base import BaseDagBundle
+from airflow.dag_processing.bundles.local import LocalDagBundle
 
 from semistream.durable import write_text
 from semistream.paths import Paths
@@ -17,6 +19,15 @@ from semistream.airflow.job_dags import job_dag
 
 dag = job_dag({file!r})
 '''
+
+
+class DagsBundle(LocalDagBundle):
+    """The DAGs that are installed with the package: loads by hand, verifications, replays, sweeps.
+    The buttons of the page "Semistream" trigger some of them."""
+
+    def __init__(self, **kwargs: Any):
+        own = (f for f in files("semistream") or () if f.match("share/semistream/dags/*.py"))
+        super().__init__(path=str(Path(next(own).locate()).parent.resolve()), **kwargs)
 
 
 class JobsBundle(BaseDagBundle):
