@@ -31,11 +31,8 @@ from semistream.pipeline import steps
     catchup=False,
     tags=["semistream"],
     doc_md=__doc__,
-    default_args={
-        "retry_policy": RETRIES["retry_policy"],
-        "on_failure_callback": notify_of_failure,
-        "on_success_callback": notify_of_warning,
-    },
+    default_args=RETRIES
+    | {"on_failure_callback": notify_of_failure, "on_success_callback": notify_of_warning},
     params={
         "app": Param(
             None,
