@@ -230,6 +230,14 @@ def test_each_file_of_the_bundle_is_a_dag_or_an_import_error_of_its_own(home, mo
     assert parsed() == ({"load_small", "load_mended"}, {})
 
 
+def test_the_package_s_own_dags_are_a_bundle():
+    from semistream.airflow import DagsBundle
+
+    assert {"verify_completeness.py", "replay_unmatched.py"} <= {
+        file.name for file in DagsBundle(name="own").path.iterdir()
+    }
+
+
 def test_a_job_is_scheduled_by_files_or_by_assets(home):
     from airflow.sdk import AssetAll, AssetAny
 

@@ -13,6 +13,7 @@ from semistream.durable import write_text
 from semistream.paths import Paths
 
 REFRESH = 30  # s
+CHECKOUT = Path(__file__).resolve().parents[3]  # where the package is not installed
 DAG_FILE = '''"""The Airflow DAG of a job. Written by JobsBundle from the file of {version}."""
 
 from semistream.airflow.job_dags import job_dag
@@ -22,12 +23,13 @@ dag = job_dag({file!r})
 
 
 class DagsBundle(LocalDagBundle):
-    """The DAGs that are installed with the package: loads by hand, verifications, replays, sweeps.
-    The buttons of the page "Semistream" trigger some of them."""
+    """The DAGs that are installed with the package, or those of its checkout: loads by hand,
+    verifications, replays, sweeps. The buttons of the page "Semistream" trigger some of them."""
 
     def __init__(self, **kwargs: Any):
         own = (f for f in files("semistream") or () if f.match("share/semistream/dags/*.py"))
-        super().__init__(path=str(Path(next(own).locate()).parent.resolve()), **kwargs)
+        installed = next((Path(file.locate()).parent.resolve() for file in own), None)
+        super().__init__(path=str(installed or CHECKOUT / "dags"), **kwargs)
 
 
 class JobsBundle(BaseDagBundle):
