@@ -10,6 +10,7 @@ import socket
 import stat
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -393,25 +394,46 @@ def test_unknown_app_cannot_be_stopped(airflow_server):
 
 
 def test_a_job_is_loaded_on_its_schedule_and_a_run_that_meets_its_load_is_skipped(airflow_server):
-    server, dag = airflow_server, "load_timed"
+    """Those who are named are told of the run that is not complete at its deadline."""
+    server, dag, told = airflow_server, "load_timed", airflow_server.home / "told"
     job = SmallJob(server.home / "jobs")
     job.add(1000)
-    more = "schedule: '* * * * *'\nsettings: {app: scheduled, trigger: 500 milliseconds}\n"
+    deadline = f"{datetime.now(UTC) + timedelta(hours=1):%H:%M}"
+    more = f"""schedule: '* * * * *'
+deadline: '{deadline}'
+notify: [{{class: to_file.ToFile, path: {told}, text: '{{{{ semistream.text }}}}'}}]
+settings: {{app: scheduled, trigger: 500 milliseconds}}
+"""
     # a dimension of its own: another test has one that is called product
     text = job.file.read_text().replace("small", "timed").replace("name: product", "name: ware")
     job.file.write_text(text + more)
     wait_until(lambda: server.knows(dag), "the bundle of jobs has been read")
     server.call(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
 
-    def runs() -> list[dict[str, str]]:
-        """Return the states of the tasks of each scheduled run, the oldest first."""
+    def ids() -> list[str]:
+        """Return the scheduled runs, the oldest first."""
         found = server.call(f"/api/v2/dags/{dag}/dagRuns?order_by=run_after")["dag_runs"]
-        return [server.tasks(dag, run["dag_run_id"]) for run in found]
+        return [run["dag_run_id"] for run in found]
 
+    def runs() -> list[dict[str, str]]:
+        """Return the states of the tasks of each scheduled run."""
+        return [server.tasks(dag, run) for run in ids()]
+
+    wait_until(ids, "a run")
+    assert f"{server.pass_deadline(dag, ids()[0]):%H:%M}" == deadline
     wait_until(lambda: any(t.get("verify") == "skipped" for t in runs()), "a second run", 400)
     first, second = runs()[:2]
     assert first["provision"] == "success" and first["load"] == "deferred"
     assert (second["load"], second["verify"]) == ("skipped", "skipped")
+    said = wait_until(lambda: told.exists() and told.read_text(), "those who are named are told")
+    lines = said.splitlines()
+    assert lines[:3] == [
+        "Job: timed",
+        f"Run: {ids()[0]}",
+        f"The run is not complete at {deadline} UTC.",
+    ]
+    assert lines[3].startswith("Proven until now: NO: ") and lines[4].startswith("What to do: ")
+    assert lines[5:] == [f"Link: {server.url}/dags/{dag}/runs/{ids()[0]}"]
     checkpoint = server.home / "checkpoints" / "scheduled"
     has_read_all = lambda: (s := read_status(checkpoint)) and s.rows_read == 1000
     wait_until(has_read_all, "the load has read the file", 300)
