@@ -22,7 +22,9 @@ STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())
 ON, R_T = [("k", "k")], 20_000
 # Workers are forks of a process that has imported what they need, as those of Spark are.
 WORKERS = multiprocessing.get_context("forkserver")
-WORKERS.set_forkserver_preload([operators.__name__, SemiStreamOperator.__module__])
+WORKERS.set_forkserver_preload(
+    [operators.__name__, SemiStreamOperator.__module__, "pandas"]  # which PyArrow imports
+)
 MASTER = pa.table({"k": pa.array(range(R_T), pa.int64()), "v": [f"v{k}" for k in range(R_T)]})
 
 
