@@ -24,6 +24,7 @@ MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:
 
 
 SERVERS = ("airflow", "spark", "mariadb", "browser", "make_app")  # how their fixtures' names begin
+TOGETHER = ("test_experiments", "test_memory", "test_workloads")  # files whose data are made once
 
 
 def pytest_addoption(parser):
@@ -36,15 +37,27 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Send the tests that share a Spark session to one process, those that share an Airflow server
-    to another."""
+    """Send the tests that share a Spark session to two processes, each half of the files, and those
+    that share an Airflow server to another. What takes long begins before what is short."""
     if config.getoption("--fast"):
         fast = chosen(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in fast])
         items[:] = fast
+    groups = {item: group_of(item) for item in items}
     for item in items:
-        if group := next((s for s in SERVERS[:2] if s in servers(item)), None):
+        if group := groups[item]:
             item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not (item.get_closest_marker("slow") and not groups[item]))
+
+
+def group_of(item) -> str:
+    """The name of the tests that run in the same process as this one; "" if it may run in any."""
+    found, file = servers(item), item.path.stem
+    if "airflow" in found:
+        return "airflow"
+    if "spark" in found:
+        return "spark, files to l" if file < "test_m" else "spark, files from m"
+    return file if file in TOGETHER else ""
 
 
 def servers(item) -> set[str]:
