@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from sqlalchemy import Engine, event
 
 # For the many JVMs that the tests start: nothing here runs long enough for the second compiler to
 # pay.
@@ -28,6 +30,13 @@ MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:
 
 
 SERVERS = ("airflow", "spark", "mariadb", "browser", "make_app")  # how their fixtures' names begin
+
+
+@event.listens_for(Engine, "connect")
+def without_sync(connection, _):
+    """What was written outlives this process, if not the machine, as with MariaDB."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
 
 
 def pytest_addoption(parser):
