@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from sqlalchemy import Engine, event
 
 # For the many JVMs that the tests start: nothing here runs long enough for the second compiler to
 # pay.
@@ -20,11 +23,21 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 # PySpark takes a main module without a file, as a process of pytest-xdist has, for its own
 # doctests, and exits.
 vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
+# With all that the tests import, a full collection takes 0.3 s of a processor, and by default there
+# is one in every few verifications.
+gc.set_threshold(50_000, 10, 10)
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
 SERVERS = ("airflow", "spark", "mariadb", "browser", "make_app")  # how their fixtures' names begin
 TOGETHER = ("test_experiments", "test_memory", "test_workloads")  # files whose data are made once
+
+
+@event.listens_for(Engine, "connect")
+def without_sync(connection, _):
+    """What was written outlives this process, if not the machine, as with MariaDB."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
 
 
 def pytest_addoption(parser):

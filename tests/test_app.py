@@ -193,7 +193,9 @@ def test_a_stop_while_files_rest_is_told_as_no_failure(sqlite_load, make_app):
     sqlite_load.add_file(1000)
     app = make_app(sqlite_load, trigger="100 milliseconds", min_age=3600)
     app.submit()
-    app.wait(lambda _: "(min_age)" in app.output(), "the micro-batch")
+    status = app.wait(lambda _: "(min_age)" in app.output(), "the micro-batch")
+    # PySpark would import it with the first call of the JVM
+    assert "pandas/_libs" not in Path(f"/proc/{status.pid}/maps").read_text()
     request_stop(app.checkpoint)
     assert app.end() == 0, app.output()
     told = app.output(10**6)

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from importlib import import_module
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from semistream import ARROW_POOL
+from semistream.imports import without
 from semistream.scratch import scratch_directory
 from semistream.settings import SECRET
 from semistream.streaming.spark_master import LOOPBACK, is_local
@@ -56,6 +58,8 @@ def open_session(app: str) -> SparkSession:
     """Open a session on the master in spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf, or
     else on this machine."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with without("pandas"):  # the first call of the JVM would import it, and nothing here needs it
+        import_module("pyspark.testing.utils")
     SparkContext._ensure_initialized()  # a SparkConf has no settings before there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
     master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
