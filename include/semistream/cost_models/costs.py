@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -99,14 +99,8 @@ class Costs:
         """Return the papers' symbols for an H_S of `tuples`, a disk buffer of `disk_tuples` and an
         H_R of `cached` tuples. matches: output rows per stream tuple."""
         p: PhaseCosts = getattr(self, phase)
-        a, b, share = _place(tuples, p.tables)
-        c_h = p.look_up[a] + share * (p.look_up[b] - p.look_up[a])
-        c_o = p.output[a] + share * (p.output[b] - p.output[a])
-        c_e = p.remove[a] + share * (p.remove[b] - p.remove[a])
-        c_a = p.append[a] + share * (p.append[b] - p.append[a])
-        a, b, share = _place(cached, self.tables)
-        c_r = self.look_up_cache[a] + share * (self.look_up_cache[b] - self.look_up_cache[a])
-        c_n = self.output_cache[a] + share * (self.output_cache[b] - self.output_cache[a])
+        c_h, c_o, c_e, c_a = _interpolate(tuples, p.tables, p.look_up, p.output, p.remove, p.append)
+        c_r, c_n = _interpolate(cached, self.tables, self.look_up_cache, self.output_cache)
         c_p = p.payload + disk_tuples * p.read_payload
         c_w = p.wait_partition + disk_tuples * p.wait_tuple
         c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p + c_w
@@ -162,15 +156,17 @@ def _tuples(values: Any) -> Any:
     return tuple(values) if isinstance(values, list) else values
 
 
-def _place(tuples: float, tables: tuple[float, ...]) -> tuple[int, int, float]:
-    """Return (a, b, share): a value at a table size is v[a] + share (v[b] - v[a]). The value is
-    constant below the first and above the last size."""
+def _interpolate(
+    tuples: float, tables: tuple[float, ...], *costs: tuple[float, ...]
+) -> Sequence[float]:
+    """Return each cost at a table size. costs: the cost at each size of ``tables``; below the first
+    and above the last one it is constant."""
+    last = len(tables) - 1
     i = bisect.bisect_right(tables, tuples)
-    if i == 0 or i == len(tables):
-        end = max(i - 1, 0)
-        return end, end, 0.0
+    if i == 0 or i > last:
+        return [values[min(i, last)] for values in costs]
     share = math.log(max(tuples, 1.0) / tables[i - 1]) / math.log(tables[i] / tables[i - 1])
-    return i - 1, i, share
+    return [values[i - 1] + share * (values[i] - values[i - 1]) for values in costs]
 
 
 class Cut(NamedTuple):

@@ -175,7 +175,8 @@ def balance(
     """Return the steady state, in which 2 h_S of the T tuples of a sweep miss H_R. H_S has the part
     of `pool` bytes that H_R and the switching buffer leave."""
     sweep = _Sweep(work, pool, number, disk_tuples, costs, cut_tuples, disk_share)
-    return sweep.at(crossing(sweep.surplus, 0.0, math.log(max(pool / sweep.v_s, 2.0)) + 30.0))
+    most = math.log(max(pool / sweep.v_s, 2.0))  # of H_S, as a logarithm
+    return sweep.at(crossing(sweep.surplus, 0.0, most + 30.0, near=most))
 
 
 def predict(

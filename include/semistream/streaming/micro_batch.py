@@ -28,7 +28,7 @@ from semistream.streaming.task import SUMMARY, Work, records_of
 from semistream.warehouse.records import LoadRecord
 
 log = logging.getLogger(__name__)
-POLL = 0.05  # s between checks for a stop request, or for newer versions of dimensions
+POLL = 0.02  # s between checks for a stop request, or for newer versions of dimensions
 ATTEMPTS = 3  # attempts at a job whose Python worker was killed, if Spark itself does not retry
 WORKER_DIED = (
     "Python worker exited unexpectedly",
