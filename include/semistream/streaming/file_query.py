@@ -21,7 +21,7 @@ from semistream.streaming.query import STOPPING, Query
 from semistream.streaming.settings import AVAILABLE_NOW
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.file_streams import FileStream
-from semistream.streaming.sources.log import QueryLog, SourceLog
+from semistream.streaming.sources.log import QueryLog
 
 log = logging.getLogger(__name__)
 LEAST = 0.01  # least s between two looks at the directories
@@ -36,15 +36,12 @@ class FileQuery(Query):
     """
 
     def open(self, sources: Sequence[Source], max_files: int, max_rows: int) -> tuple[Stream, ...]:
-        self._frames = [self.spark.range(0)] * len(sources)  # Spark brings nothing
-        self._streams = tuple(
-            Stream(
-                source, source.open(df), (), SourceLog(self.checkpoint, source.spec.format, side)
-            )
-            for side, (source, df) in enumerate(zip(sources, self._frames, strict=True))
-        )
+        super().open(sources, max_files, max_rows)
         self._files = [NewFiles(stream, max_files) for stream in self._streams]
         return self._streams
+
+    def _read(self, sources: Sequence[Source], max_files: int, max_rows: int) -> list[DataFrame]:
+        return [self.spark.range(0)] * len(sources)  # Spark brings nothing
 
     def run(
         self,

@@ -64,9 +64,7 @@ class Query:
     def open(self, sources: Sequence[Source], max_files: int, max_rows: int) -> tuple[Stream, ...]:
         """Return the streams that the query reads, one for each source. Raises ConfigError for a
         source that cannot be read."""
-        if all(is_local(source.spec) for source in sources):  # listing a file takes microseconds
-            self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
-        self._frames = read_streams(self.spark, sources, max_files, max_rows)
+        self._frames = self._read(sources, max_files, max_rows)
         self._streams = tuple(
             Stream(
                 source,
@@ -77,6 +75,12 @@ class Query:
             for side, (source, df) in enumerate(zip(sources, self._frames, strict=True))
         )
         return self._streams
+
+    def _read(self, sources: Sequence[Source], max_files: int, max_rows: int) -> list[DataFrame]:
+        """Return a DataFrame for each source, with what Spark brings of it."""
+        if all(is_local(source.spec) for source in sources):  # listing a file takes microseconds
+            self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
+        return read_streams(self.spark, sources, max_files, max_rows)
 
     def run(
         self,
