@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from pyspark.sql import DataFrame
 
@@ -41,7 +42,7 @@ class FileQuery(Query):
         return self._streams
 
     def _read(self, sources: Sequence[Source], max_files: int, max_rows: int) -> list[DataFrame]:
-        return [self.spark.range(0)] * len(sources)  # Spark brings nothing
+        return [cast(DataFrame, None)] * len(sources)  # whose own reader reads them
 
     def run(
         self,
@@ -60,7 +61,7 @@ class FileQuery(Query):
                 self._give(process, notes, batch)
             ends = [stream.log.end(batch) for stream in self._streams]
             while not between():
-                _ = self.spark.sparkContext.defaultParallelism  # fails if Spark has ended
+                _ = self.context.defaultParallelism  # fails if Spark has ended
                 if (rest := due - time.monotonic()) > POLL:
                     time.sleep(POLL)
                     continue
@@ -82,7 +83,7 @@ class FileQuery(Query):
     def _give(
         self, process: Callable[[int, Sequence[DataFrame]], None], notes: QueryLog, batch: int
     ) -> None:
-        self.spark.sparkContext.setJobDescription(f"{self.name}, batch {batch}")
+        self.context.setJobDescription(f"{self.name}, batch {batch}")
         process(batch, self._frames)
         notes.end(batch)
 
