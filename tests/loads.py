@@ -91,7 +91,7 @@ class AnyLoad:
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
             load = App(settings, job or self.job, self.places, status)
             load.check()
-            return load.run(spark)
+            return load.run(spark.sparkContext)
 
     def start(self, spark: Any, **values: Any) -> Running:
         return Running(lambda: self.run(spark, **values))

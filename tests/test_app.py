@@ -624,6 +624,25 @@ def test_the_users_spark_configuration_wins_over_the_defaults():
     assert run.stdout.splitlines()[-1] == str([own.get(name, DEFAULTS[name]) for name in names])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("files", "opened"), [(1, False), (FEW_FILES + 1, True)])
+def test_a_load_opens_a_session_of_spark_sql_only_for_what_needs_it(
+    sqlite_load, make_app, monkeypatch, tmp_path, files, opened
+):
+    """Each task reads all of a few files; of many small ones, some read for the others."""
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Xlog:class+load:file={tmp_path}/classes"
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", options)
+    for _ in range(files):
+        sqlite_load.add_file(10)
+    app = make_app(sqlite_load, max_files=0)
+    app.start()
+    assert app.end() == 0, app.output()
+    sqlite_load.check()
+    loaded = set(re.findall(r"\] (\S+) source:", (tmp_path / "classes").read_text()))
+    assert "org.apache.spark.api.python.PythonRDD" in loaded
+    assert ("org.apache.spark.sql.internal.SessionState" in loaded) == opened
+
+
 JAAS = "kafka.sasl.jaas.config"
 SECRET = 'PlainLoginModule required username="u" password="hush-hush";'
 

@@ -82,7 +82,7 @@ class Given:
         assert batch == max(self.batches)
 
     def run(self, kind=FileQuery, trigger=AVAILABLE_NOW, most=0, between=lambda: False, **options):
-        query = kind(self.spark, "app", self.checkpoint, trigger)
+        query = kind(self.spark.sparkContext, "app", self.checkpoint, trigger)
         query.open([source_of(self.directory, **options)], most, 0)
         query.run(self.process, between, lambda: False)
 
@@ -118,7 +118,7 @@ def test_the_driver_lists_the_files_that_spark_lists(spark, given, names, path, 
     (given.directory / "below").mkdir()
     source = source_of(f"{given.place}/{path}", **options)
     assert source.is_listed_by_driver
-    query = Query(spark, "app", given.checkpoint, AVAILABLE_NOW)
+    query = Query(spark.sparkContext, "app", given.checkpoint, AVAILABLE_NOW)
     query.open([source], 0, 0)
     put(given.directory, *names[1:])  # partitions that are there before are refused
     query.run(given.process, lambda: False, lambda: False)
