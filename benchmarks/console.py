@@ -49,7 +49,7 @@ class Settings:
     memory: int = 25_000_000  # M, bytes
     skew: float = 1.0
     cores: tuple[int, ...] = (1, 2)
-    algorithms: tuple[str, ...] = ("elevatorjoin",)
+    algorithms: tuple[str, ...] = ("auto", "elevatorjoin")  # the first is the command's default
     peers: tuple[str, ...] = ("duckdb", "polars")
 
 

@@ -82,6 +82,18 @@ def test_the_first_rows_alone_do_not_decide():
     assert encoding(first.slice(0, 10_000))["use_dictionary"] == ["n"]
 
 
+def test_numbers_that_follow_each_other_are_compressed_without_a_dictionary(tmp_path):
+    """A join finishes the tuples of a partition of R together, and those of a key in a row."""
+    values = random.integers(-(2**62), 2**62, N // 8)
+    runs = pa.table({"n": values[np.sort(random.integers(0, N // 8, N))]})
+    mixed = pa.table({"n": values[random.integers(0, N // 16, N)]})
+    assert encoding(runs)["use_dictionary"] == [] and encoding(runs)["compression"]["n"] == "snappy"
+    assert encoding(mixed)["use_dictionary"] == ["n"]
+    console(tmp_path / "t.parquet", runs)
+    pq.write_table(runs, tmp_path / "d.parquet", compression="snappy")
+    assert (tmp_path / "t.parquet").stat().st_size < (tmp_path / "d.parquet").stat().st_size
+
+
 def test_a_file_without_rows_can_be_written(tmp_path):
     console(tmp_path / "t.parquet", COLUMNS.slice(0, 0))
     assert pq.read_table(tmp_path / "t.parquet").schema == COLUMNS.schema

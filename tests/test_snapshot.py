@@ -3,20 +3,25 @@ import os
 import re
 import threading
 from collections import Counter
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from semistream.errors import ConfigError, StateError
+from semistream.files.inputs import open_star
+from semistream.files.settings import JoinFiles
 from semistream.joins import REGISTRY
 from semistream.keys import buckets, master_keys
 from semistream.master import publish as publishing
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import current_version, pin
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
+from semistream.progress import silent
 from semistream.sizing import open_join
 
 RNG = np.random.default_rng(7)
@@ -380,3 +385,26 @@ def test_only_a_snapshot_that_stays_is_flushed_to_disk(flush, tmp_path, monkeypa
     table, names = master("int")
     publish_snapshot(table.to_batches(), table.schema, tmp_path, "m", names, flush=flush)
     assert bool(flushed) is flush
+
+
+@pytest.mark.parametrize(
+    ("kept", "bytes_of_r", "number"),
+    [(False, 100_000, 1), (False, 5_000_000, 4), (True, 100_000, 64)],
+)
+def test_a_snapshot_for_one_join_has_as_many_buckets_as_its_size_needs(
+    kept, bytes_of_r, number, tmp_path
+):
+    """Operators of a load may each own some buckets of a snapshot that is kept."""
+    codes = np.random.default_rng(1).integers(0, 2**62, bytes_of_r // 8)
+    pq.write_table(pa.table({"k": codes}), tmp_path / "m.parquet")
+    pq.write_table(pa.table({"k": codes[:10]}), tmp_path / "s.parquet")
+    names = {"stream": "s", "master": "m", "out": "o"}
+    settings = JoinFiles.load(
+        {name: tmp_path / f"{file}.parquet" for name, file in names.items()}
+        | {"on": "k"}
+        | ({"snapshot": tmp_path / "kept"} if kept else {})
+    )
+    with ExitStack() as stack:
+        [role] = open_star(settings, stack, silent, 16_000_000).roles
+        assert role.master.manifest.bucket_count == number
+        assert role.master.tuple_count == len(codes)

@@ -15,6 +15,10 @@ PIECE = 512
 # A column has a dictionary if at most this share of its sampled values is distinct. Otherwise a
 # dictionary takes four to ten times as long as plain values, and makes random numbers larger.
 MOST_DISTINCT = 0.25
+# With more distinct numbers than this share, a dictionary takes two to three times as long as
+# compressing plain values, which is about as small where equal numbers follow each other: a join
+# finishes the tuples of a partition of R together.
+FEW_DISTINCT = 1 / 64
 # a column of numbers is compressed if that saves this share of its bytes; below, compressing
 # takes longer than writing, and reading is slower too
 LEAST_SAVED = 0.5
@@ -34,9 +38,8 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
     step = max(len(first) * PIECE // SAMPLED_ROWS, PIECE)
     pieces = [first.slice(start, PIECE) for start in range(0, len(first), step)]
     sample = pa.concat_tables([first.slice(0, 0), *pieces]).combine_chunks()
-    for field, column in zip(sample.schema, sample.columns, strict=True):
-        few = field.name in constant or _few_values(column)
-        codec = _codec(column, few)
+    for field, column, whole in zip(sample.schema, sample.columns, first.columns, strict=True):
+        few, codec = _encoding_of(column, whole, field.name in constant)
         for leaf in _leaves(field.name, field.type):
             codecs[leaf] = codec
             if few:
@@ -44,26 +47,29 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
     return {"compression": codecs, "use_dictionary": dictionaries, "max_rows_per_page": PAGE_ROWS}
 
 
-def _few_values(sample: pa.ChunkedArray) -> bool:
-    """Return whether few of the sampled values are distinct. Nested columns and dictionaries are
-    assumed to have few."""
-    if pa.types.is_nested(sample.type) or pa.types.is_dictionary(sample.type):
-        return True
-    return not pa.types.is_boolean(sample.type) and len(sample.unique()) <= MOST_DISTINCT * len(
-        sample
-    )
-
-
-def _codec(sample: pa.ChunkedArray, few: bool) -> str:
-    if not pa.types.is_primitive(sample.type) or sample.type.bit_width < 8:
-        return OTHERS
-    if few:
-        return NUMBERS
-    whole = pa.concat_arrays(sample.chunks)
-    width = whole.type.bit_width // 8
-    values = whole.buffers()[1].slice(whole.offset * width, len(whole) * width)
-    saved = 1 - len(pa.compress(values, NUMBERS)) / len(values)
-    return NUMBERS if saved >= LEAST_SAVED else "none"
+def _encoding_of(
+    sample: pa.ChunkedArray, whole: pa.ChunkedArray, constant: bool
+) -> tuple[bool, str]:
+    """Return whether a column has a dictionary, and its compression, by a sample and by all of its
+    first rows. Nested columns and dictionaries are assumed to have few distinct values."""
+    kind = sample.type
+    if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
+        return True, OTHERS
+    distinct = sample.unique()
+    share = 0.0 if constant else len(distinct) / max(len(sample), 1)
+    few = share <= MOST_DISTINCT and not pa.types.is_boolean(kind)
+    if not pa.types.is_primitive(kind) or kind.bit_width < 8:
+        return few, OTHERS
+    if share <= FEW_DISTINCT:
+        return True, NUMBERS
+    piece, width = pa.concat_arrays(sample.chunks), kind.bit_width // 8
+    values = piece.buffers()[1].slice(piece.offset * width, len(piece) * width)
+    left = len(pa.compress(values, NUMBERS)) / len(values)
+    if few:  # a row group repeats more than a sample of it
+        distinct = whole.unique()
+        indices = len(whole) * len(distinct).bit_length() / 8  # bytes
+        few = distinct.nbytes + indices < left * len(whole) * width
+    return few, NUMBERS if few or left <= 1 - LEAST_SAVED else "none"
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:

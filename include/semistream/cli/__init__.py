@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(GARBAGE)
         # Pydantic searches all installed packages for plugins
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+        # no matrices are multiplied here, and NumPy's threads for that spin when they begin
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from semistream.cli.parser import NEXT_STEPS, complete, parse
 
     if own_process and "_ARGCOMPLETE" in os.environ:

@@ -22,6 +22,7 @@ from semistream.files.source import FileSource
 from semistream.job import added_columns
 from semistream.joins.spec import output_names
 from semistream.keys import resolve_keys
+from semistream.master.bucket_writer import BUCKETS, choose_buckets
 from semistream.master.publish import MEMORY, current_manifest
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
 from semistream.progress import Progress
@@ -104,7 +105,7 @@ def open_inputs(
     The master data are read from an existing snapshot, or published as a new one; ``stack`` closes
     it. Raises ConfigError for settings that cannot work.
     """
-    stream, ((master, _),), _ = _open(settings, [_only(settings)], stack, progress, MEMORY)
+    stream, ((master, _),), _ = _open(settings, [_only(settings)], stack, progress, MEMORY, BUCKETS)
     return stream, master
 
 
@@ -177,10 +178,16 @@ def _of_role(role: FileRole) -> _Master:
 
 
 def _open(
-    settings: Any, masters: Sequence[_Master], stack: ExitStack, progress: Progress, memory: int
+    settings: Any,
+    masters: Sequence[_Master],
+    stack: ExitStack,
+    progress: Progress,
+    memory: int,
+    buckets: int = 0,
 ) -> tuple[FileSource, list[tuple[SnapshotRelation, dict[str, int]]], list[str]]:
     """Open the stream and its master data, like ``open_inputs``. Return the stream, the relations
-    with the numbers of their left-out rows by reason, and the remarks."""
+    with the numbers of their left-out rows by reason, and the remarks. buckets: of a snapshot that
+    is not kept; 0: as many as a single operator needs."""
     csv = {"null_values": settings.null_values, "delimiter": settings.delimiter}
     of_stream, of_masters = settings.formats, list[Mapping[str, ColumnFormat]]()
     for master in masters:
@@ -219,7 +226,10 @@ def _open(
                         str(root),
                         "Choose another one.",
                     )
-                rejected = _publish(master, source, root, progress, memory)
+                number = (
+                    BUCKETS if master.snapshot else buckets or choose_buckets(source.bytes_total)
+                )
+                rejected = _publish(master, source, root, progress, memory, number)
                 published.append((master.identity(), root, rejected))
                 notes += source.notes
             relation = stack.enter_context(closing(open_snapshot(root)))
@@ -284,10 +294,11 @@ def _source(master: _Master, stream: FileSource, csv: dict[str, Any]) -> FileSou
 
 
 def _publish(
-    master: _Master, source: FileSource, root: Path, progress: Progress, memory: int
+    master: _Master, source: FileSource, root: Path, progress: Progress, memory: int, buckets: int
 ) -> dict[str, int]:
-    """Publish the master's file under ``root``. Return the numbers of left-out rows by reason.
-    Raises ConfigError if more rows are left out than the settings allow."""
+    """Publish the master's file under ``root``, in this number of buckets. Return the numbers of
+    left-out rows by reason. Raises ConfigError if more rows are left out than the settings allow.
+    """
     assert master.path is not None
 
     def tell(what: str, done: int, total: int | None) -> None:
@@ -301,6 +312,7 @@ def _publish(
         tell,
         memory=memory,
         flush=master.snapshot is not None,
+        bucket_count=buckets,
         allow_empty=master.allow_empty,
     )
     lost = sum(rejected.values())

@@ -17,6 +17,7 @@ from semistream.column_format import key_forms
 from semistream.errors import ConfigError
 from semistream.files.source import FileSource
 from semistream.joins.output import NULL_KEY, UNPARSABLE
+from semistream.master.bucket_writer import BUCKETS
 from semistream.master.manifest import Manifest
 from semistream.master.publish import MEMORY, publish_snapshot
 from semistream.progress import Progress, silent
@@ -31,14 +32,15 @@ def publish_file(
     name: str = "",
     memory: int = MEMORY,
     flush: bool = True,
+    bucket_count: int = BUCKETS,
     allow_empty: bool = False,
 ) -> tuple[Manifest, dict[str, int]]:
     """Publish a snapshot of a master file under ``root``. Return its manifest, and the numbers of
     rows left out by reason.
 
-    name: the master relation's name, by default the file's name up to its first dot; memory, flush:
-    see ``publish_snapshot``. If no row of the file has a key, ConfigError is raised unless
-    ``allow_empty``; the current version then stays.
+    name: the master relation's name, by default the file's name up to its first dot; memory, flush,
+    bucket_count: see ``publish_snapshot``. If no row of the file has a key, ConfigError is raised
+    unless ``allow_empty``; the current version then stays.
     """
     rejected: Counter[str] = Counter()
 
@@ -61,6 +63,7 @@ def publish_file(
             name,
             on,
             source={"path": str(path)},
+            bucket_count=bucket_count,
             memory=memory,
             flush=flush,
             formats=key_forms(on, source.reading.formats),

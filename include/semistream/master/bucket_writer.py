@@ -20,6 +20,7 @@ from semistream.master.manifest import BucketInfo, bucket_file, column_checksum,
 
 # divisible by the usual numbers of partitions; few enough to write 64 runs at the same time
 BUCKETS = 64
+BUCKET_BYTES = 1_000_000  # bytes of a file of R for a bucket, where a single operator reads R
 # The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5,
 # 10, 15, 16, 24 M tuples/s at 256, 512, 1024, 2048, 4096 tuples a page.
 PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
@@ -27,17 +28,22 @@ PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
 PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
 SMALL_PAGES = 16  # least pages of a small R
 PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
+WRITTEN_BYTES = 262_144  # of pages that are written to a file at a time: Arrow writes each buffer
 
 
-def choose_page_tuples(rows: int, row_bytes: float) -> int:
+def choose_buckets(size: int) -> int:
+    """Return the number of buckets for an R that a single operator reads, from a file of `size`
+    bytes. Each bucket has two files, which take time, and a single operator needs no buckets."""
+    return min(_power(size / BUCKET_BYTES), BUCKETS)
+
+
+def choose_page_tuples(rows: int, row_bytes: float, buckets: int = BUCKETS) -> int:
     """Return the number of tuples of a page, a power of two, for an R of `rows` rows of `row_bytes`
-    bytes."""
+    bytes. In fewer buckets than usual, R has as many pages as usual."""
+    least = SMALL_PAGES if buckets >= BUCKETS else BUCKETS
     usual = min(
         PAGE_TUPLES,
-        max(
-            min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
-            LEAST_PAGE_TUPLES,
-        ),
+        max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / least)), LEAST_PAGE_TUPLES),
     )
     return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
 
@@ -73,7 +79,8 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
         self._paths = {
             s: directory / f".bucket-{bucket:05d}.{attempt}.{s}" for s in ("arrow", "codes")
         }
-        self._sink = open(self._paths["arrow"], "wb")  # noqa: SIM115
+        self._file = pa.OSFile(str(self._paths["arrow"]), "wb")
+        self._sink = pa.BufferedOutputStream(self._file, WRITTEN_BYTES)
         self._payload = pa.ipc.new_file(self._sink, schema)
         self._codes = open(self._paths["codes"], "wb")  # noqa: SIM115
         self._held: list[tuple[np.ndarray, pa.RecordBatch]] = []
@@ -85,7 +92,7 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
         self._run: set[tuple[Any, ...]] = set()
 
     def __exit__(self, *_: object) -> None:
-        for file in (self._sink, self._codes):
+        for file in (self._sink, self._file, self._codes):
             with suppress(OSError):  # for instance a full disk, which is already being reported
                 file.close()
 
@@ -123,11 +130,14 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
             )
             self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
             size = 0
-            for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
+            for file, handle, suffix in (
+                (self._sink, self._file, "arrow"),
+                (self._codes, self._codes, "codes"),
+            ):
                 file.flush()
                 size += file.tell()
                 if self.flush:
-                    os.fsync(file.fileno())
+                    os.fsync(handle.fileno())
                 file.close()
                 os.replace(self._paths[suffix], bucket_file(self.directory, self.bucket, suffix))
         return BucketInfo(self.bucket, self._rows, size, self._unique, self._null_keys)

@@ -208,7 +208,9 @@ def publish_snapshot(
     ):
         rows, null_keys, size = _split(publication, batches, runs, memory, progress)
         give_back()
-        publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
+        publication.page_tuples = page_tuples or choose_page_tuples(
+            rows, size / max(rows, 1), bucket_count
+        )
         infos = []
         for some in (runs.in_memory, runs.in_files):  # buckets in memory first, to make room
             at_a_time = _at_a_time(runs, memory, ORDER_BYTES * rows / max(size, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,9 @@ import pyarrow as pa
 from semistream.durable import WritingThread, naming
 
 GROUPS = 8  # groups of neighbouring buckets
+# The rows of a bucket are written this many bytes at a time, as Arrow writes each column of a part;
+# less if the buffers of all buckets would take more than a part of the memory.
+WRITTEN_BYTES, WRITTEN_PART = 65_536, 8
 
 
 class Runs(AbstractContextManager["Runs"]):
@@ -27,18 +30,20 @@ class Runs(AbstractContextManager["Runs"]):
     def __init__(self, directory: Path, schema: pa.Schema, memory: int, buckets: int):
         """Create the runs. buckets: number of buckets."""
         self._directory, self._schema, self._memory = directory, schema, memory
+        self._buffer = min(WRITTEN_BYTES, memory // WRITTEN_PART // buckets + 1)
         self._borders = [buckets * group // GROUPS for group in range(GROUPS + 1)]
         self._kept = GROUPS  # groups in memory, the first ones
         self._rows = defaultdict[int, list[pa.RecordBatch]](list)  # the buckets in memory
         self._files = dict[int, pa.RecordBatchStreamWriter]()
-        self._sinks = list[pa.OSFile]()
+        self._sinks = list[pa.BufferedOutputStream]()
         self._sizes = defaultdict[int, int](int)
         self._writing = WritingThread("writing runs")
 
     def __exit__(self, *_: object) -> None:
         self._writing.shutdown(cancel_futures=True)
         for sink in self._sinks:
-            sink.close()
+            with suppress(OSError):  # for instance a full disk, which is already being reported
+                sink.close()
 
     @property
     def in_memory(self) -> list[int]:
@@ -114,7 +119,8 @@ class Runs(AbstractContextManager["Runs"]):
         with naming(self._directory.parent):
             for bucket, part in parts.items():
                 if bucket not in self._files:
-                    self._sinks.append(pa.OSFile(str(self._file(bucket)), "wb"))
+                    file = pa.OSFile(str(self._file(bucket)), "wb")
+                    self._sinks.append(pa.BufferedOutputStream(file, self._buffer))
                     self._files[bucket] = pa.ipc.new_stream(self._sinks[-1], self._schema)
                 self._files[bucket].write_batch(part)
 

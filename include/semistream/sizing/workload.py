@@ -40,8 +40,9 @@ def describe(
     tuples = _in_stored_types(spec, sample) if sample else None
     layout, master = StreamLayout.of(spec), spec.master
     strings, schema = layout.strings(tuples) if tuples else 0.0, layout.held
-    found = _look_up(spec, tuples)
-    frequencies = frequencies or observe(spec, tuples, found)
+    values, counts = _values(spec, tuples) if tuples else (np.zeros(0, np.int64),) * 2
+    found = _look_up(spec, values, counts)
+    frequencies = frequencies or observe(spec, tuples, counts, found)
     return Workload(
         master_tuples=master.tuple_count,
         disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
@@ -68,14 +69,13 @@ def _in_stored_types(spec: JoinSpec, sample: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def observe(
-    spec: JoinSpec, sample: pa.RecordBatch | None, found: LookUp | None = None
+    spec: JoinSpec, sample: pa.RecordBatch | None, counts: np.ndarray, found: LookUp
 ) -> Frequencies:
-    """Return the stream's frequencies as observed in a sample, for use instead of Zipf's law."""
-    found = found or _look_up(spec, sample)
+    """Return the stream's frequencies as observed in a sample, for use instead of Zipf's law.
+    counts: int64[n], how often each of the sample's values occurs."""
     different = max(int(spec.master.tuple_count / found.fan_out), 1)
     if sample is None:
         return Frequencies.zipf(different, 1.0)
-    _, counts = _values(spec, sample)
     absent = sample.num_rows - int(counts.sum())
     counts = counts[np.random.default_rng(0).permutation(len(counts))]
     gone = (
@@ -108,10 +108,9 @@ class LookUp(NamedTuple):
     gaps: float = 0.0  # share of the absent ones that R's index does not recognise
 
 
-def _look_up(spec: JoinSpec, sample: pa.RecordBatch | None) -> LookUp:
-    """Look up some of the sample's values in R. Without a sample, assume that each value has one
-    master tuple."""
-    values, counts = _values(spec, sample) if sample is not None else (np.zeros(0, np.int64),) * 2
+def _look_up(spec: JoinSpec, values: np.ndarray, counts: np.ndarray) -> LookUp:
+    """Look up some of the sample's values in R. Without values, assume that each value has one
+    master tuple. values, counts: int64[n], different key codes, and how often each occurs."""
     if not len(values) or not spec.master.tuple_count:
         return LookUp()
     # tuples are drawn, not values, so that a frequent value counts as often as it comes
