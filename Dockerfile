@@ -34,7 +34,8 @@ RUN uv pip install --system --no-cache --no-deps --editable . \
 # Spark starts sooner with the archived classes, and takes less memory with a small first heap and the collector of one thread, where
 # nobody names another one (see bootstrap.sh); what Numba compiles is kept with the data.
 ENV SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=/opt/semistream/spark.jsa -Xlog:cds*=off \
--Xms128m -XX:+NeverActAsServerClassMachine -XX:+TieredCompilation" \
+-Xms64m -XX:NewSize=10m -XX:+NeverActAsServerClassMachine -XX:+TieredCompilation \
+-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0" \
     NUMBA_CACHE_DIR=/var/lib/semistream/numba
 
 USER semistream

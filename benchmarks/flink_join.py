@@ -444,6 +444,8 @@ class Loading:
 
 
 class LoadingPeer(AppPeer):
+    look = LOOK
+
     def _sample(
         self,
         running: Program,
@@ -498,7 +500,7 @@ class FedPeer(LoadingPeer):
             "key BIGINT, id BIGINT, quantity INT",
         ]
         environment = case.environment(self.home) | paths_of(self.home)
-        with program(command, self.home / "log", environment, LOOK) as running:
+        with program(command, self.home / "log", environment, self.look) as running:
             sample = latency(case, stream, self._visible, running.until)
             (checkpoint / "stop").touch()
             running.end()

@@ -19,7 +19,17 @@ from dataclasses import dataclass
 from benchmarks.data import Answer
 from benchmarks.flink_cluster import install
 from benchmarks.flink_database import Tables, database
-from benchmarks.flink_join import BATCH, CONSOLE, LOOKUP, OURS, Arrivals, Console, Flink, Loading
+from benchmarks.flink_join import (
+    BATCH,
+    CONSOLE,
+    LOOK,
+    LOOKUP,
+    OURS,
+    Arrivals,
+    Console,
+    Flink,
+    Loading,
+)
 from benchmarks.harness import MB, Bench, Sample
 from benchmarks.nexmark_data import BID, Bids, SideFiles, side_batches
 from benchmarks.processes import Program, answer_of, commits
@@ -80,6 +90,8 @@ class StreamStatic:
 
 
 class StreamStaticPeer(SparkPeer):
+    look = LOOK
+
     def _sample(
         self,
         running: Program,

@@ -27,7 +27,15 @@ from deltalake import DeltaTable
 
 from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Files, Stream
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable
-from benchmarks.processes import Program, answer_of, commits, forget, program, spark_environment
+from benchmarks.processes import (
+    LOOK,
+    Program,
+    answer_of,
+    commits,
+    forget,
+    program,
+    spark_environment,
+)
 from benchmarks.spark_static import NOTHING
 
 APP = ROOT / "spark_apps" / "semi_stream_join.py"
@@ -129,6 +137,8 @@ class Case:
 class ProgramPeer:
     """A program that starts again for each run, with nothing left from the former run."""
 
+    look = LOOK  # s between measurements of the memory
+
     def __init__(self, case: Case, name: str, memory: int = 0):
         self.case, self.memory = case, memory
         self.home = case.files.runs / name.replace(" ", "-").replace(",", "")
@@ -226,7 +236,7 @@ class SparkPeer(ProgramPeer):
         return [self.case.files.master_parquet(self.case.stream.master, COLUMNS)]
 
     def _run(self) -> Sample:
-        with program(self._command(), self.home / "log", self._environment()) as running:
+        with program(self._command(), self.home / "log", self._environment(), self.look) as running:
             seconds = self._end(running)
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         return self._sample(running, seconds, commits(self.home / "query"))
@@ -261,7 +271,7 @@ class AppPeer(ProgramPeer):
     def _run(self) -> Sample:
         command: list[str | Path] = [sys.executable, APP, *self._arguments(), "--max-files", "1"]
         environment = self.case.environment(self.home) | paths_of(self.home) | self.environment
-        with program(command, self.home / "log", environment) as running:
+        with program(command, self.home / "log", environment, self.look) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         with sqlite3.connect(self.home / "warehouse.db") as ledger:

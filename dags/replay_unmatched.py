@@ -12,6 +12,7 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from semistream.airflow.operators import FACTS, places
+from semistream.airflow.retries import RETRIES
 from semistream.pipeline import steps
 
 
@@ -20,6 +21,7 @@ from semistream.pipeline import steps
     catchup=False,
     tags=["semistream"],
     doc_md=__doc__,
+    default_args=RETRIES,
     params={
         "app": Param(
             "",

@@ -1,5 +1,6 @@
 """Verify that everything arrived: Great Expectations over the warehouse, after each load and once a
-day. A failed verification fails the task, and those are notified whom the load's job names.
+day. A failed verification fails the task. Those whom the load's job names are notified of it, and
+of one that warns.
 
 After a load, everything that is not proven yet is verified: new batches, and the batches after a
 failure. The daily run, and a run that names an app, verify everything that was ever loaded.
@@ -9,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import AssetOrTimeSchedule, Context, CronTriggerTimetable, Param, dag, task
 
-from semistream.airflow.notifying import notify_of_load
+from semistream.airflow.notifying import notify_of_failure, notify_of_warning
 from semistream.airflow.operators import (
     FACT_TABLES,
     FACTS,
@@ -30,7 +31,8 @@ from semistream.pipeline import steps
     catchup=False,
     tags=["semistream"],
     doc_md=__doc__,
-    default_args={"retry_policy": RETRIES["retry_policy"], "on_failure_callback": notify_of_load},
+    default_args=RETRIES
+    | {"on_failure_callback": notify_of_failure, "on_success_callback": notify_of_warning},
     params={
         "app": Param(
             None,

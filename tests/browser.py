@@ -74,7 +74,8 @@ def unfold(driver, section: str) -> None:
 
 
 def _shown(driver, by: str, what: str, seconds: float):
-    wait = WebDriverWait(driver, seconds)
+    # a page that is live draws its parts anew
+    wait = WebDriverWait(driver, seconds, ignored_exceptions=[StaleElementReferenceException])
     return wait.until(
         lambda d: next((e for e in d.find_elements(by, what) if e.is_displayed()), None), what
     )

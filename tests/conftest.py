@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from sqlalchemy import Engine, event
 
 # For the many JVMs that the tests start: nothing here runs long enough for the second compiler to
 # pay.
@@ -20,10 +23,21 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 # PySpark takes a main module without a file, as a process of pytest-xdist has, for its own
 # doctests, and exits.
 vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
+# With all that the tests import, a full collection takes 0.3 s of a processor, and by default there
+# is one in every few verifications.
+gc.set_threshold(50_000, 10, 10)
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
 SERVERS = ("airflow", "spark", "mariadb", "browser", "make_app")  # how their fixtures' names begin
+TOGETHER = ("test_experiments", "test_memory", "test_workloads")  # files whose data are made once
+
+
+@event.listens_for(Engine, "connect")
+def without_sync(connection, _):
+    """What was written outlives this process, if not the machine, as with MariaDB."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
 
 
 def pytest_addoption(parser):
@@ -36,15 +50,27 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Send the tests that share a Spark session to one process, those that share an Airflow server
-    to another."""
+    """Send the tests that share a Spark session to two processes, each half of the files, and those
+    that share an Airflow server to another. What takes long begins before what is short."""
     if config.getoption("--fast"):
         fast = chosen(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in fast])
         items[:] = fast
+    groups = {item: group_of(item) for item in items}
     for item in items:
-        if group := next((s for s in SERVERS[:2] if s in servers(item)), None):
+        if group := groups[item]:
             item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not (item.get_closest_marker("slow") and not groups[item]))
+
+
+def group_of(item) -> str:
+    """The name of the tests that run in the same process as this one; "" if it may run in any."""
+    found, file = servers(item), item.path.stem
+    if "airflow" in found:
+        return "airflow"
+    if "spark" in found:
+        return "spark, files to l" if file < "test_m" else "spark, files from m"
+    return file if file in TOGETHER else ""
 
 
 def servers(item) -> set[str]:

@@ -91,7 +91,7 @@ class AnyLoad:
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
             load = App(settings, job or self.job, self.places, status)
             load.check()
-            return load.run(spark)
+            return load.run(spark.sparkContext)
 
     def start(self, spark: Any, **values: Any) -> Running:
         return Running(lambda: self.run(spark, **values))
@@ -326,6 +326,17 @@ def verify(
     )
 
 
+def check_resolved(load: SmallLoad) -> None:
+    """Each tuple was read once, and each resolved row of ``unmatched`` names a load that counted
+    it."""
+    counted = "SELECT sum(rows_read), sum(resolved), sum(matched), sum(unmatched)"
+    read, resolved, matched, rejected = map(int, load.query(f"{counted} FROM load_batches")[0])
+    assert read == len(load.stream) and read + resolved == matched + rejected
+    marked = "SELECT resolved_by, count(*) FROM unmatched WHERE resolved_by IS NOT NULL"
+    by_load = "SELECT load_id, resolved FROM load_batches WHERE resolved > 0"
+    assert dict(load.query(f"{marked} GROUP BY resolved_by")) == dict(load.query(by_load))
+
+
 class Running:
     """An app running in a thread."""
 
@@ -377,9 +388,13 @@ def until(
     watch: Callable[[], None] = lambda: None,
 ) -> Any:
     """Wait for a condition; gives its value. watch: raises when waiting is in vain."""
-    deadline = time.monotonic() + timeout
+    looked = time.monotonic()
+    deadline = looked + timeout
     while not (value := condition()):
         watch()
-        assert time.monotonic() < deadline, f"{what} did not happen in {timeout} s"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"{what} did not happen in {timeout} s"
+        # a look that costs much is rare: what is awaited needs the processor, too
+        time.sleep(max(0.02, 4 * (now - looked)))
+        looked = time.monotonic()
     return value

@@ -10,6 +10,7 @@ import socket
 import stat
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import airflow_server as servers
 import faults
 from airflow_server import AirflowServer
 from browser import find, forbidden, unfold
-from loads import SmallJob
+from loads import SmallJob, transaction
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
 from semistream.streaming.status import read_status, request_stop
@@ -65,6 +66,42 @@ def provisioned(airflow_server, tmp_path_factory):
     return job
 
 
+@pytest.fixture(scope="module")
+def deadline() -> str:
+    """The time of day at which a run of the job on a schedule is to be complete."""
+    return f"{datetime.now(UTC) + timedelta(hours=1):%H:%M}"
+
+
+@pytest.fixture(scope="module")
+def put_jobs(airflow_server, provisioned, deadline) -> SmallJob:
+    """A job on a schedule, whose load has no end, and one that is loaded when files arrive, which
+    is given. An Airflow that runs finds them while another test waits for its load."""
+    directory = airflow_server.home / "jobs"
+    timed, filed = SmallJob(directory), SmallJob(airflow_server.home / "filed")
+    timed.add(1000)
+    # dimensions of their own: another test has one that is called product
+    job = filed.file.read_text().replace("small", "filed").replace("name: product", "name: good")
+    job = job.replace("path: ", f"path: {filed.directory}/")
+    more = "schedule: on_files\nsettings: {memory: 1MB}\n"
+    (directory / "filed.yaml").write_text(job + more)
+    job = timed.file.read_text().replace("small", "timed").replace("name: product", "name: ware")
+    told = f"path: {airflow_server.home / 'told'}, text: '{{{{ semistream.text }}}}'"
+    more = f"""schedule: '* * * * *'
+deadline: '{deadline}'
+notify: [{{class: to_file.ToFile, {told}}}]
+settings: {{app: scheduled, trigger: 500 milliseconds}}
+"""
+    timed.file.write_text(job + more)
+    return filed
+
+
+def rows_read(server: AirflowServer, app: str) -> int:
+    """The rows of an app in the ledger."""
+    with transaction(server.environment["WAREHOUSE_URL"]) as connection:
+        rows = text("SELECT sum(rows_read) FROM load_batches WHERE app = :app")
+        return connection.scalar(rows, {"app": app}) or 0
+
+
 class EndlessLoad:
     """A load without end, in the DAG's run."""
 
@@ -98,15 +135,7 @@ class EndlessLoad:
 
     @property
     def rows_read(self) -> int:
-        """In the ledger."""
-        with self.engine.connect() as c:
-            return (
-                c.scalar(
-                    text("SELECT sum(rows_read) FROM load_batches WHERE app = :app"),
-                    {"app": self.app},
-                )
-                or 0
-            )
+        return rows_read(self.server, self.app)
 
     @property
     def has_read_all(self) -> bool:
@@ -206,7 +235,7 @@ def test_new_master_data_are_loaded_and_verified_by_themselves(airflow_server, p
     assert read_status(airflow_server.home / "checkpoints" / "small").rows_read == 3000
 
 
-def test_retry_goes_on_from_the_checkpoint(endless):
+def test_retry_goes_on_from_the_checkpoint(endless, put_jobs):
     """SIGKILL of the driver fails the attempt; the next one goes on where it was, and nothing comes
     twice."""
     endless.job.add(500)
@@ -216,6 +245,50 @@ def test_retry_goes_on_from_the_checkpoint(endless):
     wait_until(lambda: drivers.last_launch(endless.checkpoint) != first, "another attempt", 300)
     wait_until(lambda: endless.has_read_all, "it has read the rest", 300)
     endless.check()
+
+
+def test_a_job_is_loaded_on_its_schedule_and_a_run_that_meets_its_load_is_skipped(
+    airflow_server, put_jobs, deadline
+):
+    """Those who are named are told of the run that is not complete at its deadline."""
+    server, dag, told = airflow_server, "load_timed", airflow_server.home / "told"
+    wait_until(lambda: server.knows(dag), "the bundle of jobs has been read")
+    server.call(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
+
+    def ids() -> list[str]:
+        """Return the scheduled runs, the oldest first."""
+        found = server.call(f"/api/v2/dags/{dag}/dagRuns?order_by=run_after")["dag_runs"]
+        return [run["dag_run_id"] for run in found]
+
+    def runs() -> list[dict[str, str]]:
+        """Return the states of the tasks of each scheduled run."""
+        return [server.tasks(dag, run) for run in ids()]
+
+    wait_until(ids, "a run")
+    assert f"{server.pass_deadline(dag, ids()[0]):%H:%M}" == deadline
+    wait_until(lambda: any(t.get("verify") == "skipped" for t in runs()), "a second run", 400)
+    first, second = runs()[:2]
+    assert first["provision"] == "success" and first["load"] == "deferred"
+    assert (second["load"], second["verify"]) == ("skipped", "skipped")
+    said = wait_until(lambda: told.exists() and told.read_text(), "those who are named are told")
+    lines = said.splitlines()
+    assert lines[:3] == [
+        "Job: timed",
+        f"Run: {ids()[0]}",
+        f"The run is not complete at {deadline} UTC.",
+    ]
+    assert lines[3].startswith("Proven until now: NO: ") and lines[4].startswith("What to do: ")
+    assert lines[5:] == [f"Link: {server.url}/dags/{dag}/runs/{ids()[0]}"]
+    checkpoint = server.home / "checkpoints" / "scheduled"
+    has_read_all = lambda: (s := read_status(checkpoint)) and s.rows_read == 1000
+    wait_until(has_read_all, "the load has read the file", 300)
+    request_stop(checkpoint)
+    wait_until(lambda: runs()[0].get("verify") == "success", "loaded and proven", 300)
+    server.call(f"/api/v2/dags/{dag}", {"is_paused": True}, "PATCH")
+    # the next minute's run may have begun a load since
+    ended = lambda: request_stop(checkpoint) or not drivers.is_alive(checkpoint)
+    wait_until(ended, "no load runs any more")
+    assert rows_read(server, "scheduled") == 1000
 
 
 def test_driver_outlives_airflow_and_drains_when_the_page_s_button_is_pressed(
@@ -392,47 +465,9 @@ def test_unknown_app_cannot_be_stopped(airflow_server):
     assert not Path(airflow_server.home / "checkpoints" / "nothing").exists()
 
 
-def test_a_job_is_loaded_on_its_schedule_and_a_run_that_meets_its_load_is_skipped(airflow_server):
-    server, dag = airflow_server, "load_timed"
-    job = SmallJob(server.home / "jobs")
-    job.add(1000)
-    more = "schedule: '* * * * *'\nsettings: {app: scheduled, trigger: 500 milliseconds}\n"
-    # a dimension of its own: another test has one that is called product
-    text = job.file.read_text().replace("small", "timed").replace("name: product", "name: ware")
-    job.file.write_text(text + more)
-    wait_until(lambda: server.knows(dag), "the bundle of jobs has been read")
-    server.call(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
-
-    def runs() -> list[dict[str, str]]:
-        """Return the states of the tasks of each scheduled run, the oldest first."""
-        found = server.call(f"/api/v2/dags/{dag}/dagRuns?order_by=run_after")["dag_runs"]
-        return [server.tasks(dag, run["dag_run_id"]) for run in found]
-
-    wait_until(lambda: any(t.get("verify") == "skipped" for t in runs()), "a second run", 400)
-    first, second = runs()[:2]
-    assert first["provision"] == "success" and first["load"] == "deferred"
-    assert (second["load"], second["verify"]) == ("skipped", "skipped")
-    checkpoint = server.home / "checkpoints" / "scheduled"
-    has_read_all = lambda: (s := read_status(checkpoint)) and s.rows_read == 1000
-    wait_until(has_read_all, "the load has read the file", 300)
-    request_stop(checkpoint)
-    wait_until(lambda: runs()[0].get("verify") == "success", "loaded and proven", 300)
-    server.call(f"/api/v2/dags/{dag}", {"is_paused": True}, "PATCH")
-    # the next minute's run may have begun a load since
-    ended = lambda: request_stop(checkpoint) or not drivers.is_alive(checkpoint)
-    wait_until(ended, "no load runs any more")
-    assert read_status(checkpoint).rows_read == 1000
-
-
-def test_a_job_is_loaded_when_files_arrive(airflow_server):
+def test_a_job_is_loaded_when_files_arrive(airflow_server, put_jobs):
     """By the triggerer, which watches the directory."""
     server, dag = airflow_server, "load_filed"
-    job = SmallJob(server.home / "filed")
-    job_text = job.file.read_text().replace("path: ", f"path: {job.directory}/")
-    job_text = job_text.replace("small", "filed").replace("name: product", "name: good")
-    (server.home / "jobs").mkdir(exist_ok=True)
-    more = "schedule: on_files\nsettings: {memory: 1MB}\n"
-    (server.home / "jobs" / "filed.yaml").write_text(job_text + more)
     wait_until(lambda: server.knows(dag), "the bundle of jobs has been read")
     server.call(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
 
@@ -440,7 +475,7 @@ def test_a_job_is_loaded_when_files_arrive(airflow_server):
         return server.call(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
 
     assert runs() == []
-    job.add(500)
+    put_jobs.add(500)
     ended = lambda: [run["state"] for run in runs() if run["state"] in ("success", "failed")]
     wait_until(ended, "loaded and proven", 400)
     assert ended() == ["success"] and runs()[0]["run_type"] == "asset_triggered"

@@ -193,7 +193,9 @@ def test_a_stop_while_files_rest_is_told_as_no_failure(sqlite_load, make_app):
     sqlite_load.add_file(1000)
     app = make_app(sqlite_load, trigger="100 milliseconds", min_age=3600)
     app.submit()
-    app.wait(lambda _: "(min_age)" in app.output(), "the micro-batch")
+    status = app.wait(lambda _: "(min_age)" in app.output(), "the micro-batch")
+    # PySpark would import it with the first call of the JVM
+    assert "pandas/_libs" not in Path(f"/proc/{status.pid}/maps").read_text()
     request_stop(app.checkpoint)
     assert app.end() == 0, app.output()
     told = app.output(10**6)
@@ -620,6 +622,25 @@ def test_the_users_spark_configuration_wins_over_the_defaults():
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"},
     )
     assert run.stdout.splitlines()[-1] == str([own.get(name, DEFAULTS[name]) for name in names])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("files", "opened"), [(1, False), (FEW_FILES + 1, True)])
+def test_a_load_opens_a_session_of_spark_sql_only_for_what_needs_it(
+    sqlite_load, make_app, monkeypatch, tmp_path, files, opened
+):
+    """Each task reads all of a few files; of many small ones, some read for the others."""
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Xlog:class+load:file={tmp_path}/classes"
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", options)
+    for _ in range(files):
+        sqlite_load.add_file(10)
+    app = make_app(sqlite_load, max_files=0)
+    app.start()
+    assert app.end() == 0, app.output()
+    sqlite_load.check()
+    loaded = set(re.findall(r"\] (\S+) source:", (tmp_path / "classes").read_text()))
+    assert "org.apache.spark.api.python.PythonRDD" in loaded
+    assert ("org.apache.spark.sql.internal.SessionState" in loaded) == opened
 
 
 JAAS = "kafka.sasl.jaas.config"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +32,7 @@ from benchmarks.star_data import Sales
 from benchmarks.star_operators import CHOSEN, EVEN, Share, splits
 from benchmarks.verdicts import Verdict
 from benchmarks.warm_up import CYCLES
+from peers import Fixed, Starved
 from semistream.joins import REGISTRY
 
 
@@ -227,25 +226,6 @@ def test_a_warm_up_that_is_cut_short_is_told(files):
     assert not result.settled and result.note == "not settled after 0 s"
 
 
-class Fixed:
-    """A peer that gives so many rows, and notes in a file that it ran."""
-
-    def __init__(self, rows: int = 3, log: Path | None = None, name: str = ""):
-        self.rows, self.log, self.name = rows, log, name
-
-    def __call__(self):
-        return self
-
-    def measure(self):
-        if self.log:
-            with open(self.log, "a") as file:
-                file.write(f"{self.name} {os.getpid()}\n")
-        return harness.Sample(3, 0.5)
-
-    def finish(self):
-        return harness.Result(data.Answer(self.rows, 7), data.Answer(3, 7))
-
-
 @pytest.mark.slow
 def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path, capsys):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
@@ -280,13 +260,6 @@ def test_ratios_are_of_the_same_repetition_with_an_interval():
     row = harness.summary(runs[:1], [50.0], "other")
     assert row["ratio_low"] is row["rate_interval"] is None and row["verdict"] == "not decided"
     json.loads(json.dumps(row), parse_constant=pytest.fail)
-
-
-class Starved(Fixed):
-    """A peer whose memory does not do."""
-
-    def measure(self):
-        raise harness.Unavailable("no memory")
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
+    "bootstrap.sh",
     "requirements.lock",
     "requirements-dev.lock",
     "requirements-docs.lock",
@@ -23,7 +24,7 @@ JDK = '#!/bin/sh\necho "java.base@{version}"\necho "{module}@{version}"\n'
 
 @pytest.fixture
 def project(tmp_path):
-    for name in ("bootstrap.sh", *PARTS):
+    for name in PARTS:
         shutil.copy(ROOT / name, tmp_path)
     program(tmp_path / "bin/id", "echo 1000")
     return tmp_path

@@ -53,7 +53,7 @@ def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
     with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
         load = App(settings, job, places, status)
         load.check()
-        summary = load.run(spark)
+        summary = load.run(spark.sparkContext)
     result = quality.verify(
         url, "j", job=job, reports_dir=home / "reports", snapshots=places.snapshots
     )

@@ -376,17 +376,27 @@ class TestXHybridjoin:
 
 
 class TestCrossing:
-    @given(st.floats(0.5, 20), st.floats(-3, 3))
-    def test_is_where_the_sign_turns(self, slope, root):
-        assert crossing(lambda x: math.sinh(slope * (x - root)), -4.0, 5.0) == pytest.approx(
-            root, abs=1e-5
-        )
+    @given(st.floats(0.5, 20), st.floats(-3, 3), st.floats(-9, 9))
+    def test_is_where_the_sign_turns(self, slope, root, near):
+        found = crossing(lambda x: math.sinh(slope * (x - root)), -4.0, 5.0, near)
+        assert found == pytest.approx(root, abs=1e-5)
 
-    def test_at_a_jump_and_beyond_the_ends(self):
-        below = crossing(lambda x: -1.0 if x < math.pi else 2.0, 0.0, 10.0)
+    @pytest.mark.parametrize("near", [-1.0, 0.0, 0.4, 3.2, 10.0, 12.0])
+    def test_at_a_jump_and_beyond_the_ends(self, near):
+        below = crossing(lambda x: -1.0 if x < math.pi else 2.0, 0.0, 10.0, near)
         assert math.pi - 1e-5 < below < math.pi
-        assert crossing(lambda x: x + 1, 0.0, 1.0) == 0.0
-        assert crossing(lambda x: x - 9, 0.0, 1.0) == 1.0
+        assert crossing(lambda x: x + 1, 0.0, 1.0, near) == 0.0
+        assert crossing(lambda x: x - 9, 0.0, 1.0, near) == 1.0
+
+    def test_a_good_guess_takes_few_steps(self):
+        asked = []
+
+        def f(x):
+            asked.append(x)
+            return math.sinh(x - 2.5)
+
+        crossing(f, -30.0, 40.0, near=2.0)
+        assert len(asked) < 12
 
 
 class TestFrequencies:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 import faults
 import sink_loads
 from csv_loads import CsvLoad, sale
+from damage import Kept
 from loads import delta_facts, same, verify
 from provisioned import provision, publish
 from semistream.errors import ConfigError, StateError
@@ -133,23 +134,30 @@ OLD = datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC).timestamp()
 WRONG = [line.replace(",p", ",q") for line in map(sale, range(100, 200))]
 
 
-@pytest.fixture
-def three(spark, tmp_path):
-    """Three files, loaded one after the other; the second has wrong keys."""
-    load = CsvLoad(tmp_path, max_unparsable=1)
+@pytest.fixture(scope="module")
+def loaded(spark, tmp_path_factory):
+    load = CsvLoad(tmp_path_factory.mktemp("three"), max_unparsable=1)
     load.add("monday.csv", *map(sale, range(100)))
     load.run(spark)
     load.add("tuesday.csv", *WRONG)
     load.run(spark)
     load.add("wednesday.csv", *map(sale, range(200, 300)))
     load.run(spark)
+    return load, Kept(load.home)
+
+
+@pytest.fixture
+def three(loaded):
+    """Three files, loaded one after the other; the second has wrong keys."""
+    load, kept = loaded
+    kept.bring_back()
     return load
 
 
-def oracle(spark, place: Path) -> tuple[Counter, Counter]:
+@pytest.fixture(scope="module")
+def oracle(spark, tmp_path_factory) -> tuple[Counter, Counter]:
     """One load of the right files."""
-    place.mkdir()
-    load = CsvLoad(place)
+    load = CsvLoad(tmp_path_factory.mktemp("oracle"))
     for n, name in enumerate(("monday", "tuesday", "wednesday")):
         load.add(f"{name}.csv", *map(sale, range(100 * n, 100 * n + 100)))
     load.run(spark)
@@ -157,7 +165,7 @@ def oracle(spark, place: Path) -> tuple[Counter, Counter]:
 
 
 def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
-    spark, three, tmp_path, run, monkeypatch
+    spark, three, oracle, run, monkeypatch
 ):
     monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
     monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
@@ -174,7 +182,7 @@ def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
     assert "checks hold" in three.verify()
     three.add("tuesday.csv", *map(sale, range(100, 200)))
     three.run(spark)
-    assert three.loaded() == oracle(spark, tmp_path / "oracle")
+    assert three.loaded() == oracle
     assert "checks hold" in three.verify()
     of_batches = three.rows("load_commits WHERE drain = 0", "batch", "rows_read")
     assert of_batches == Counter([(0, 100), (1, 0), (2, 100), (3, 100)])
@@ -217,7 +225,7 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
-    spark, three, tmp_path, run, monkeypatch, step
+    spark, three, oracle, run, monkeypatch, step
 ):
     monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
     monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
@@ -242,7 +250,7 @@ def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
     code, out, error = run("reset", "sales", "--file", wrong, "--yes")
     assert code == 0 and "finished what was cut short" in out, error
     three.run(spark)
-    assert three.loaded() == oracle(spark, tmp_path / "oracle")
+    assert three.loaded() == oracle
     assert "checks hold" in three.verify()
 
 
@@ -285,7 +293,7 @@ def new_products(load: CsvLoad, *skus: str) -> None:
         publish(load.job, engine, load.places.snapshots)
 
 
-def test_what_was_joined_again_goes_with_its_file(spark, three, tmp_path):
+def test_what_was_joined_again_goes_with_its_file(spark, three, oracle):
     new_products(three, *(f"q{i}" for i in range(20)))
     assert steps.replay("sales", three.places).startswith("sales: ")
     assert len(three.rows("fact_sales WHERE category = 'late'", "id")) > 50
@@ -299,7 +307,7 @@ def test_what_was_joined_again_goes_with_its_file(spark, three, tmp_path):
     assert "checks hold" in three.verify()
     three.add("tuesday.csv", *map(sale, range(100, 200)))
     three.run(spark)
-    assert three.loaded() == oracle(spark, tmp_path / "oracle")
+    assert three.loaded() == oracle
     assert "checks hold" in three.verify()
 
 

@@ -89,7 +89,10 @@ def test_a_volume_is_learned_from_the_loads_before(loader):
         "found": "47",
         "expected": "at least 48 (median of 6 loads: 60)",
     }
-    assert "Warning: Each load reads as many rows as are expected: batch=6" in result.describe()
+    told = (
+        "\n- Warning: Each load reads as many rows as are expected (volume): 1 rows\n    batch=6,"
+    )
+    assert told in result.describe()
     assert '<span class="tag warn">warns</span>' in result.report.read_text()
     [row] = failures(loader)
     assert (row.expectation, row.action, row.batch, row.found) == ("volume", "warn", 6, "47")

@@ -66,7 +66,6 @@ from semistream.tuning.report import COLOURS
 from semistream.warehouse.checksum import row_hashes
 from semistream.workloads import ArrivalTimes
 
-pytestmark = pytest.mark.xdist_group("experiments")  # its data are made in one process only
 R_T, BATCH = 20_000, 4096
 
 

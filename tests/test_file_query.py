@@ -82,7 +82,7 @@ class Given:
         assert batch == max(self.batches)
 
     def run(self, kind=FileQuery, trigger=AVAILABLE_NOW, most=0, between=lambda: False, **options):
-        query = kind(self.spark, "app", self.checkpoint, trigger)
+        query = kind(self.spark.sparkContext, "app", self.checkpoint, trigger)
         query.open([source_of(self.directory, **options)], most, 0)
         query.run(self.process, between, lambda: False)
 
@@ -118,7 +118,7 @@ def test_the_driver_lists_the_files_that_spark_lists(spark, given, names, path, 
     (given.directory / "below").mkdir()
     source = source_of(f"{given.place}/{path}", **options)
     assert source.is_listed_by_driver
-    query = Query(spark, "app", given.checkpoint, AVAILABLE_NOW)
+    query = Query(spark.sparkContext, "app", given.checkpoint, AVAILABLE_NOW)
     query.open([source], 0, 0)
     put(given.directory, *names[1:])  # partitions that are there before are refused
     query.run(given.process, lambda: False, lambda: False)
@@ -247,21 +247,6 @@ def test_a_trigger_is_waited_for_and_a_batch_that_takes_longer_is_followed_at_on
     assert begun[3] - begun[2] > 0.3 and begun[3] % 0.5 < 0.3
 
 
-def test_the_end_of_spark_is_noticed_while_nothing_comes(sqlite_load: SmallLoad, make_app):
-    sqlite_load.add_file(100)
-    app = make_app(sqlite_load, trigger="1 hour")
-    app.start()
-    app.read(100)
-    (jvm,) = [p for p in faults.descendants(app.process.pid) if "java" in faults.command_of(p)]
-    os.kill(jvm, signal.SIGKILL)
-    assert app.end(60) != 0
-    sqlite_load.add_file(100)
-    app = make_app(sqlite_load)
-    app.start()
-    assert app.end() == 0, app.output()
-    sqlite_load.check()
-
-
 # ---- one kind of query goes on after the other
 
 
@@ -347,7 +332,8 @@ def test_the_logs_are_on_disk_before_a_batch_is_given(given, monkeypatch):
 
 
 def test_files_come_while_a_load_is_killed_again_and_again(sqlite_load: SmallLoad, make_app):
-    """Each kill leaves a batch that was decided, or was not."""
+    """Each kill leaves a batch that was decided, or was not. The end of Spark is noticed while
+    nothing comes, with a trigger that is far away."""
     app = make_app(sqlite_load, trigger="50 milliseconds", max_files=0)
     stop = threading.Event()
 
@@ -368,9 +354,16 @@ def test_files_come_while_a_load_is_killed_again_and_again(sqlite_load: SmallLoa
     finally:
         stop.set()
         coming.join()
+    seldom = make_app(sqlite_load, trigger="1 hour", max_files=0)
+    seldom.start()
+    every = len(sqlite_load.stream)
+    seldom.wait(lambda s: s.rows_read and loaded(sqlite_load) == every, "all rows")
+    (jvm,) = [p for p in faults.descendants(seldom.process.pid) if "java" in faults.command_of(p)]
+    os.kill(jvm, signal.SIGKILL)
+    assert seldom.end(60) != 0
+    sqlite_load.add_file(20)
     app.start()
-    app.wait(lambda s: s.rows_read and faults.batches(sqlite_load), "the rest")
-    until(lambda: loaded(sqlite_load) == len(sqlite_load.stream), 120, "all rows")
+    until(lambda: loaded(sqlite_load) == len(sqlite_load.stream), 120, "the last file")
     app.process.send_signal(signal.SIGTERM)
     assert app.end() == 0, app.output()
     sqlite_load.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -629,6 +630,13 @@ def test_without_a_terminal_the_files_must_be_given(run, monkeypatch):
     code, _, err = run("init")
     assert code == 2
     assert "'STREAM_FILE' must be given" in err
+
+
+def test_the_end_of_the_input_interrupts_it(run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    code, _, err = run("init")
+    assert code == 130 and "Interrupted" in err
 
 
 def test_it_asks_five_questions(run, german, monkeypatch):

@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction
 
 import faults
 import oracle
-from loads import STREAM, SmallLoad, same, verify
+from loads import STREAM, SmallLoad, check_resolved, same, verify
 from semistream.errors import ConfigError
 from semistream.expect import Expectations
 from semistream.job import Dimension, Job, Role
@@ -468,21 +468,6 @@ def test_facts_are_filled_in_by_the_sink_that_has_them(spark, load, tmp_path):
     ]
 
 
-@pytest.mark.slow
-def test_sigkill_of_driver_and_workers_while_parts_come(load, make_app):
-    load.provide(100)
-    for rows in range(200, 440, 40):
-        load.add_file(rows)
-    app = make_app(load, algorithm="ssbj")
-    faults.run_through(app, 6, {"driver": 1, "worker": 2})
-    for parts in (600, 2000):
-        load.provide(parts)
-        load.add_file(300)
-        faults.run_through(app, parts, {"driver": 1, "worker": 1})
-    load.check()
-    load.prove()
-
-
 # ---- the proof
 
 
@@ -627,6 +612,32 @@ def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path, sink):
         "matched + unmatched + waiting OR missed > matched OR missed < 0"
     )
     assert star.query(broken) == []
+    result = verify(star, seed=1)
+    assert result.success, result.describe()
+
+
+@pytest.mark.slow
+def test_sigkill_of_driver_and_workers_while_master_data_come(tmp_path, sink, make_app):
+    """Each part and seller is inferred once, and filled in once; each buyer is resolved once."""
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", sink)
+    star.provide(offer=None, part=100, person=100)
+    for rows in range(100, 220, 20):
+        star.add_file(rows)
+    app = make_app(star, algorithm="ssbj")
+    faults.run_through(app, 6, {"driver": 1, "worker": 2})
+    for known, kills in ((600, {"driver": 1}), (2000, {"worker": 1})):
+        star.provide(part=known, person=known // 3)
+        for _ in range(2):
+            star.add_file(100)
+        faults.run_through(app, known, kills)
+    same(star.facts(), star.expected_facts())
+    check_resolved(star)
+    for dimension, key in (("part", "code"), ("person", "no")):
+        members = f"SELECT count({key}), count(DISTINCT {key}) FROM dim_{dimension}"
+        ((count, different),) = star.query(members)
+        assert count == different
+    (counts,) = star.query("SELECT sum(version IS NULL), sum(version IS NOT NULL) FROM inferred")
+    assert min(counts) > 0 and star.query("SELECT sum(resolved) FROM load_batches")[0][0] > 0
     result = verify(star, seed=1)
     assert result.success, result.describe()
 

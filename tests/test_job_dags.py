@@ -7,19 +7,26 @@ import configparser
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from loads import SmallJob
 from semistream import workloads
+from semistream.durable import write_checked
 from semistream.errors import ConfigError, TooManyRows, WarehouseAway
+from semistream.master.manifest import encode_schema
 from semistream.paths import Paths
 from semistream.pipeline import drivers, provision_steps
+from semistream.streaming.position import PROGRESS
+from semistream.streaming.stream_schemas import SCHEMAS
 from semistream.workloads import load_job
 from semistream.yaml_lines import line_of
 
@@ -90,6 +97,7 @@ def test_a_job_is_a_dag_with_its_schedule_owner_tags_docs_and_form(home):
     assert "job" not in form and "app" in form
     assert dag.get_task("verify").upstream_task_ids == {"load"}
     assert dag.get_task("load").upstream_task_ids == {"changed", "provision"}
+    assert dag.get_task("verify").on_success_callback
     (alert,) = dag.deadline
     assert (alert.reference.at, alert.reference.timezone) == ("16:30", "Europe/Vienna")
 
@@ -196,7 +204,7 @@ def test_a_deadline_needs_those_who_are_notified(home):
         job_dag(file)
 
 
-def test_each_file_of_the_bundle_is_a_dag_or_an_import_error_of_its_own(home):
+def test_each_file_of_the_bundle_is_a_dag_or_an_import_error_of_its_own(home, monkeypatch):
     """A file without a schedule is neither; what is changed or gone is so in the bundle too."""
     from airflow.dag_processing.dagbag import DagBag
 
@@ -218,6 +226,16 @@ def test_each_file_of_the_bundle_is_a_dag_or_an_import_error_of_its_own(home):
     (home / "jobs" / "by_hand.yaml").unlink()
     changed(home, "name: small", "name: mended", "broken")
     assert parsed() == ({"load_small", "load_mended"}, {})
+    monkeypatch.setenv("SEMISTREAM_JOBS", str((home / "jobs").rename(home / "elsewhere")))
+    assert parsed() == ({"load_small", "load_mended"}, {})
+
+
+def test_the_package_s_own_dags_are_a_bundle():
+    from semistream.airflow import DagsBundle
+
+    assert {"verify_completeness.py", "replay_unmatched.py"} <= {
+        file.name for file in DagsBundle(name="own").path.iterdir()
+    }
 
 
 def test_a_job_is_scheduled_by_files_or_by_assets(home):
@@ -361,11 +379,30 @@ def test_those_who_are_named_are_told_of_a_missed_deadline(home, monkeypatch):
     monkeypatch.chdir(home)
     (alert,) = job_dag(home / "jobs" / "small.yaml").deadline
     run = {"dag_id": "load_small", "dag_run_id": "manual__1"}
-    notify_of_deadline(**alert.callback.kwargs, context={"dag_run": run})
+    asyncio.run(notify_of_deadline(**alert.callback.kwargs, context={"dag_run": run}))
     said = (home / "told").read_text()
     assert "Job: small\nOwner: shop\nRun: manual__1\n" in said
     assert "not complete at 16:30 Europe/Vienna" in said
+    assert "Proven until now: NO: nothing is loaded" in said
     assert "https://airflow.example/dags/load_small/runs/manual__1" in said
+
+
+def test_those_who_are_named_are_told_of_a_warning_of_the_daily_verification(home, monkeypatch):
+    """And of one that does not warn, nothing."""
+    from semistream.airflow import VerifyOperator
+    from semistream.airflow.notifying import notify_of_warning
+
+    monkeypatch.chdir(home)
+    verify = VerifyOperator(task_id="verify", app="small")
+    context = {"task": verify, "ti": verify, "run_id": "scheduled__1"}
+    verify.result = {"warnings": [], "text": "small: all 24 checks hold."}
+    notify_of_warning(context)
+    assert not (home / "told").exists()
+    verify.result |= {"warnings": ["volume"]}
+    notify_of_warning(context)
+    said = (home / "told").read_text()
+    assert "Job: small\nOwner: shop\nRun: scheduled__1\nsmall: all 24 checks hold.\n" in said
+    assert "Nothing has failed" in said
 
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -416,6 +453,42 @@ def test_dimensions_are_provisioned_when_their_source_has_changed(home):
     assert to_provision() == ["product"]
     (home / "warehouse.db").unlink()
     assert to_provision() == ["product"] and to_provision() == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("format: parquet", "format: parqet", "Did you mean parquet"),
+        ("id: [order_id]", "id: [oder_id]", "Did you mean order_id"),
+        ("on: {sku: sku}", "on: {ksu: sku}", "must name a column of the stream"),
+        ("on: {sku: sku}", "on: {n: sku}", "one type"),
+    ],
+)
+def test_nothing_is_provisioned_if_the_stream_does_not_fit(home, old, new, words):
+    from semistream.airflow import ProvisionOperator
+
+    job = str(changed(home, old, new))
+    with pytest.raises(ConfigError, match=words):
+        ProvisionOperator(task_id="provision", job=job, dimension="product").execute({})
+    with closing(sqlite3.connect(home / "warehouse.db")) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    assert "dim_product" not in tables and not (home / "snapshots").exists()
+
+
+def test_a_file_that_still_grows_does_not_keep_dimensions_from_being_provisioned(home):
+    """Once the stream's columns are known from a load."""
+    job = changed(home, "  columns: order_id BIGINT, sku STRING, n INT\n", "")
+    places = Paths.from_environment()
+    (home / "jobs" / "orders" / "half.parquet").write_bytes(b"PAR1")
+    arguments = (str(job), "product", "16MB", places, lambda: None)
+    with pytest.raises(ConfigError, match="must hold parquet files that can be read"):
+        provision_steps.provision_changed(*arguments)
+    checkpoint = places.checkpoints / "small"
+    checkpoint.mkdir(parents=True)
+    columns = encode_schema(pa.schema([("order_id", pa.int64()), ("sku", pa.string())]))
+    write_checked(checkpoint / SCHEMAS, {"streams": [columns]})
+    (checkpoint / PROGRESS).touch()
+    assert provision_steps.provision_changed(*arguments)["inserted"] == 300
 
 
 def test_the_ledger_does_not_keep_who_is_notified(home):

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import event
 
 import faults
-from loads import MASTER, SmallLoad, same, until, verify
+from loads import MASTER, SmallLoad, check_resolved, same, until, verify
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
@@ -88,15 +88,7 @@ class LateLoad(SmallLoad):
         joined, lost = self.expected(join_type)
         same(self.facts(self.target), joined)
         same(self.open(), lost)
-        self.check_resolved()
-
-    def check_resolved(self):
-        counted = "SELECT sum(rows_read), sum(resolved), sum(matched), sum(unmatched)"
-        read, resolved, matched, rejected = map(int, self.query(f"{counted} FROM load_batches")[0])
-        assert read == len(self.stream) and read + resolved == matched + rejected
-        marked = "SELECT resolved_by, count(*) FROM unmatched WHERE resolved_by IS NOT NULL"
-        by_load = "SELECT load_id, resolved FROM load_batches WHERE resolved > 0"
-        assert dict(self.query(f"{marked} GROUP BY resolved_by")) == dict(self.query(by_load))
+        check_resolved(self)
 
     def prove(self, **options):
         """The proof holds. The dimension table has the newest version."""
@@ -159,7 +151,8 @@ def test_a_load_that_never_ends_resolves_although_no_file_comes(spark, both):
     wait_for(lambda: (s := read_status(checkpoint)) and s.rows_read == 900, "the first batch")
     for parts in (2000, both.parts):
         both.publish_first(parts)
-        wait_for(lambda: both.open() == both.expected("inner")[1], f"the version of {parts} parts")
+        wanted = both.expected()[1]
+        wait_for(lambda w=wanted: both.open() == w, f"the version of {parts} parts")
         both.check()
     request_stop(checkpoint)
     assert app.join()["resolved"] > 0
@@ -355,7 +348,7 @@ def test_a_replay_that_changes_nothing_dies(spark, late, monkeypatch, point, the
         late.check()
     late.publish_first(200)
     late.load(spark)
-    late.check_resolved()
+    check_resolved(late)
     late.check()
     late.prove()
 
@@ -408,24 +401,9 @@ def test_a_replay_that_dies_at_any_step_is_finished_once(spark, late, monkeypatc
             late.check()
         else:
             late.load(spark)
-            late.check_resolved()
+            check_resolved(late)
     if then == "load":
         late.replay()
-    late.check()
-    late.prove()
-
-
-@pytest.mark.slow
-def test_sigkill_of_driver_and_workers_while_late_parts_come(late, make_app):
-    late.publish_first(100)
-    for rows in range(200, 440, 40):
-        late.add_file(rows)
-    app = make_app(late, algorithm="ssbj")
-    faults.run_through(app, 5, {"driver": 1, "worker": 1})
-    for parts in (600, 2000):
-        late.publish_first(parts)
-        late.add_file(300)
-        faults.run_through(app, parts, {"driver": 1, "worker": 1})
     late.check()
     late.prove()
 

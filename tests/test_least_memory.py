@@ -25,28 +25,28 @@ FORMS = [
 
 
 def uniform(random):
-    return random.integers(0, TUPLES + 50, 2000), lambda i: "n" * (i % 9), lambda k: f"v{k}"
+    return random.integers(0, TUPLES + 50, 1000), lambda i: "n" * (i % 9), lambda k: f"v{k}"
 
 
 def skewed(random):
-    return random.zipf(1.3, 2000) % TUPLES, lambda i: "n" * (i % 9), lambda k: f"v{k}"
+    return random.zipf(1.3, 1000) % TUPLES, lambda i: "n" * (i % 9), lambda k: f"v{k}"
 
 
 def equal(random):
-    return np.full(2000, 7), lambda i: "n", lambda k: f"v{k}"
+    return np.full(1000, 7), lambda i: "n", lambda k: f"v{k}"
 
 
 def long_strings(random):
     """Short strings first; then one in 50 is larger than the memory's smallest amounts."""
     return (
-        random.integers(0, TUPLES, 1000),
-        lambda i: "n" * (90_000 if i > 600 and i % 50 == 0 else i % 9),
+        random.integers(0, TUPLES, 600),
+        lambda i: "n" * (90_000 if i > 400 and i % 50 == 0 else i % 9),
         lambda k: f"v{k}",
     )
 
 
 def wide_master(random):
-    return random.zipf(1.3, 1200) % TUPLES, lambda i: "n", lambda k: "w" * (400 if k % 7 else 9000)
+    return random.zipf(1.3, 700) % TUPLES, lambda i: "n", lambda k: "w" * (400 if k % 7 else 9000)
 
 
 def make(kind):
@@ -105,7 +105,7 @@ def test_the_amount_that_a_refusal_names_works(algorithm, parameters, kind, rela
             on=[("k", "k")],
             parameters=parameters,
         )
-        out = [o for b in stream.to_batches(max_chunksize=700) for o in join.process(b)]
+        out = [o for b in stream.to_batches(max_chunksize=350) for o in join.process(b)]
         out += join.drain()
         assert join.stats.memory_peak <= memory
         assert (

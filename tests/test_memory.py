@@ -34,6 +34,7 @@ from semistream.parquet_decoding import FEW_COLUMNS, open_parquet, parquet_batch
 from semistream.resident import resident
 from semistream.sizing import open_join
 from semistream.stream_joins import open_stream_join
+from semistream.streaming.spool import WRITTEN_BYTES, Spool
 
 MEGABYTE = 1_000_000
 
@@ -111,6 +112,19 @@ def test_many_batches_of_one_row_take_no_more_than_their_rows():
         most = max(most, resident() - before)
     assert gathered.take().equals(table) and gathered.size == 0
     assert most < 40 * MEGABYTE
+
+
+def test_a_task_s_rows_are_stored_in_large_pieces():
+    """A join's outputs of some hundred rows each would be as many statements of a sink."""
+    table = pa.table({"n": np.arange(100_000), **columns(15, 100_000, "c")})
+    with Spool(table.schema, (table.schema,), ((),)) as spool:
+        for first in range(0, len(table), 1000):
+            rows = table.take(pa.array(range(first, first + 1000)))
+            spool.write(rows.combine_chunks().to_batches()[0], None)
+        stored = spool.joined()
+        sizes = [batch.nbytes for batch in stored.to_batches()]
+        assert stored.equals(table) and len(sizes) < 8
+        assert max(sizes) < 2 * WRITTEN_BYTES
 
 
 @pytest.mark.parametrize("distinct", [1, 50, 10**15])
@@ -246,16 +260,17 @@ publish("m", ["k"], connect(url), Path(snapshots), memory=int(memory))
 
 @pytest.mark.slow
 def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, tmp_path, wide_file):
+    rows = 5 * FEW  # 180 MB: its buffers are full, and all of them would be too much
     values = {
         "name": "wide",
         "stream": {},
         "on": {"k": "k"},
         "fact_table": "facts",
-        "master": {"name": "m", "path": str(wide_file(MANY))},
+        "master": {"name": "m", "path": str(wide_file(rows))},
     }
     provision(Job.load(values), warehouse)
     peak = peak_of_python("-c", PUBLISH, warehouse_url, tmp_path / "snapshots", MEMORY)
-    assert open_snapshot(tmp_path / "snapshots" / "m" / "k").tuple_count == MANY
+    assert open_snapshot(tmp_path / "snapshots" / "m" / "k").tuple_count == rows
     assert peak < BASE + 1.1 * MEMORY
 
 

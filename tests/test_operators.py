@@ -20,6 +20,11 @@ from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
 ON, R_T = [("k", "k")], 20_000
+# Workers are forks of a process that has imported what they need, as those of Spark are.
+WORKERS = multiprocessing.get_context("forkserver")
+WORKERS.set_forkserver_preload(
+    [operators.__name__, SemiStreamOperator.__module__, "pandas"]  # which PyArrow imports
+)
 MASTER = pa.table({"k": pa.array(range(R_T), pa.int64()), "v": [f"v{k}" for k in range(R_T)]})
 
 
@@ -67,11 +72,10 @@ def work(root, name, queue, first, key_before, key_after):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
 def test_another_process_goes_on_with_the_operator(root, name):
-    spawn = multiprocessing.get_context("spawn")
     keys = [("checkpoint", 0, f"{name} {i}") for i in range(2)]
-    queues = [spawn.Queue() for _ in range(3)]
+    queues = [WORKERS.Queue() for _ in range(3)]
     workers = [
-        spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
+        WORKERS.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
         for i, (queue, before, after) in enumerate(
             zip(queues, [None, *keys], [*keys, None], strict=True)
         )
@@ -90,12 +94,8 @@ def test_another_process_goes_on_with_the_operator(root, name):
 
 
 def test_nothing_is_copied_and_who_dies_gives_nothing(root):
-    spawn, queue, key = (
-        multiprocessing.get_context("spawn"),
-        multiprocessing.get_context("spawn").Queue(),
-        ("checkpoint", 1, "s"),
-    )
-    worker = spawn.Process(
+    queue, key = WORKERS.Queue(), ("checkpoint", 1, "s")
+    worker = WORKERS.Process(
         target=work, args=(root, "elevatorjoin", queue, 0, None, key), daemon=True
     )
     worker.start()
@@ -153,9 +153,8 @@ def work_on_two_streams(memory, queue, key):
 
 @pytest.mark.parametrize("memory", [4_000_000, 160_000])
 def test_another_process_goes_on_with_two_streams_unless_they_are_on_disk(memory):
-    spawn, key = multiprocessing.get_context("spawn"), ("checkpoint", 3, f"{memory}")
-    queue = spawn.Queue()
-    worker = spawn.Process(target=work_on_two_streams, args=(memory, queue, key), daemon=True)
+    queue, key = WORKERS.Queue(), ("checkpoint", 3, f"{memory}")
+    worker = WORKERS.Process(target=work_on_two_streams, args=(memory, queue, key), daemon=True)
     worker.start()
     rows, stats = queue.get(timeout=60)
     two = operators.fetch(key)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from damage import copy, of_former_version
+from damage import Kept, copy, of_former_version
 from loads import SmallLoad, provision_beside, verify
 from semistream import cli, quality
 from semistream.durable import read_checked, write_checked
@@ -32,18 +32,13 @@ class Loaded:
             self.load.add_file(400)
             self.run()
             copy(place / "warehouse.db", place / f"{name}.db")
-        shutil.copytree(place / "home", place / "before", symlinks=True)
+        self.bring_back = Kept(place).bring_back
 
     def run(self, **settings):
         """Let tuples wait until the drain: with little R, ELEVATORJOIN would answer all at once."""
         return self.load.run(
             self.spark, sink=self.sink, partitions=1, algorithm="meshjoin", **settings
         )
-
-    def bring_back(self) -> None:
-        shutil.rmtree(self.load.places.home)
-        shutil.copytree(self.place / "before", self.load.places.home, symlinks=True)
-        self.put_back("newest")
 
     def put_back(self, backup: str) -> None:
         copy(self.place / f"{backup}.db", self.place / "warehouse.db")

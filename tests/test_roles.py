@@ -389,7 +389,7 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
     with checkpoint_lock(directory), StatusFile(directory, "j") as status:
         load = App(settings, workloads.load_job(job, places), places, status)
         load.check()
-        load.run(spark)
+        load.run(spark.sparkContext)
     from sqlalchemy import text
 
     with transaction(places.warehouse_url) as connection:

@@ -14,14 +14,19 @@ from benchmarks.papers.model import MEASURED, TITLES
 from benchmarks.papers.run import chosen
 from benchmarks.papers.sketches import (
     DOMAIN,
+    REPEATS,
     S1,
     S2,
     WORST,
     SketchPoint,
     SketchRunner,
+    _mean,
+    _over_draws,
     estimate_error,
+    figures,
     sized,
 )
+from benchmarks.verdicts import half_width
 from semistream.paths import Paths
 from semistream.sketches import METHODS
 
@@ -84,6 +89,20 @@ def test_a_sketch_is_that_of_the_stream_key_by_key(algorithm, runner):
 )
 def test_errors_by_hand(estimate, error):
     assert estimate_error(estimate, 100) == pytest.approx(error)
+
+
+def test_an_interval_is_over_the_draws_of_the_hash_functions():
+    """The jackknife of a mean is the interval of the mean. Errors that depend on the size, but not
+    on the draw, have none."""
+    errors = np.random.default_rng(5).exponential(1.0, REPEATS)
+    rows = [{"errors": list(errors), **figures(errors)}, {"errors": None}]
+    found = _over_draws(rows, lambda rows: rows[0]["estimate_error"])
+    assert found.value == pytest.approx(errors.mean())
+    assert found.interval == pytest.approx(half_width(errors))
+    rows = [{"errors": [e] * REPEATS, **figures(np.full(REPEATS, e))} for e in (0.5, 0.1)]
+    found = _over_draws(rows, lambda rows: _mean([r["estimate_error"] for r in rows]))
+    assert (found.value, found.interval) == (pytest.approx(0.05**0.5), pytest.approx(0, abs=1e-9))
+    assert _over_draws([], lambda rows: None) is None
 
 
 @pytest.mark.parametrize("data", ["tailnum", "times"])

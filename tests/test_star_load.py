@@ -411,7 +411,7 @@ def test_an_unknown_member_from_provisioning_to_the_proof(
     with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
         load = App(settings, workloads.load_job(str(file), places), places, status)
         load.check()
-        load.run(spark)
+        load.run(spark.sparkContext)
     with transaction(warehouse_url) as connection:
         found = Counter(connection.execute(text("SELECT id, store_sk, name FROM fact_sales")).all())
         keys = connection.execute(text("SELECT number, store_sk FROM dim_store")).all()

@@ -3,6 +3,7 @@ whole."""
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from semistream.joins.spec import join_spec
 from semistream.joins.whole_master import WholeMaster
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import tune
-from semistream.sizing.star import RoleShare, StarRole, size_star, widened
+from semistream.sizing.star import LEVELS, RoleShare, StarRole, size_star, widened
 from semistream.sizing.workload import describe
 
 TUPLES = 20_000
@@ -127,6 +128,27 @@ def test_of_several_choices_the_models_hold_whole_what_gains_most():
     roles = [role("spread", 2_000), role("skewed", 2_000)]
     tuples = sample(spread=2_000, skewed=20)
     assert whole(size_star(roles, tuples, 130_000)) == {"spread"}
+
+
+def test_the_models_are_asked_only_where_the_answer_can_matter(monkeypatch):
+    """A role that takes less as a whole than the smallest share is never held otherwise, but in an
+    even split; and a role that waits is priced only for the shares that it can get."""
+    asked = Counter[int]()
+
+    def counted(algorithm, work, memory, costs):
+        asked[work.master_tuples] += 1
+        return tune(algorithm, work, memory, costs)
+
+    monkeypatch.setattr("semistream.sizing.star.tune", counted)
+    roles = [role("shop", 50), role("big", 30_000, wide=60), role("day", 300), role("huge", 60_000)]
+    tuples, memory = sample(shop=50, big=30_000, day=300, huge=60_000), 1_500_000
+    sizes = size_star(roles, tuples, memory)
+    assert whole(sizes) == {"shop", "day"}
+    assert asked[50] <= 2 and asked[300] <= 2  # around an even share
+    assert LEVELS - 2 <= asked[60_000] <= LEVELS - 1
+    now = cost(roles, tuples, [share for share in sizes.shares if not share.whole])
+    others = size_star(roles, tuples, memory, waiting=["shop", "day"])
+    assert now < cost(roles, tuples, [share for share in others.shares if not share.whole])
 
 
 def test_a_split_in_use_stays_unless_another_gains_enough():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipimport
 from collections import Counter
 from pathlib import Path
 
@@ -168,6 +169,18 @@ def test_workers_share_what_the_daemon_that_forks_them_has_imported(spark):
         .collect()
     )
     assert all("libllvmlite" in text and "libarrow" in text for text in maps)
+
+
+def test_workers_import_spark_from_its_directory_and_hold_no_list_of_its_archives_files(spark):
+    def imported(_):
+        import pyspark.worker
+
+        yield pyspark.worker.__file__, *zipimport._zip_directory_cache
+
+    ((file, *archives), *_) = (
+        spark.sparkContext.range(1, numSlices=1).mapPartitions(imported).collect()
+    )
+    assert Path(file).is_file() and archives == []
 
 
 def test_workers_do_not_look_through_their_modules_for_garbage_after_every_task(spark, sqlite_load):

@@ -89,7 +89,7 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
         job=job,
         memory="2KB,500KB",
         algorithms=["ssbj"],
-        grid=2,
+        grid=1,
         calibrate=False,
         partitions=1,
     )

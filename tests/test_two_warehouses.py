@@ -55,7 +55,7 @@ class Home:
         with checkpoint_lock(directory), StatusFile(directory, name) as status:
             load = App(settings, load_job(settings.job, places), places, status)
             load.check()
-            return None if spark is None else load.run(spark)
+            return None if spark is None else load.run(spark.sparkContext)
 
     def keys(self, name: str, table: str, key: str) -> set[tuple[str, int]]:
         engine = connect(self.places(name).warehouse_url)

@@ -154,6 +154,17 @@ def test_a_load_is_compared_with_the_ten_before(loads):
     )
 
 
+def test_a_share_that_rises_is_warned_of_however_much_the_loads_before_differ(loads):
+    for missing in (0, 50, 10, 40, 20, 30):
+        loads.load(LEAST, missing)
+    loads.check()
+    loads.load(LEAST, 45)  # 20 points more than their median
+    assert loads.check(since_last=True).notes == []
+    loads.load(LEAST, 51)
+    [note] = loads.check(since_last=True).notes
+    assert note.startswith("51.0% of the 100 tuples of batch 7 have no row of sales, against 30.0%")
+
+
 def test_what_waits_belongs_to_the_load_that_read_it(loads):
     """Batches without a drain between them are one load, whose unmatched tuples come last."""
     loads.load(LEAST, 10)

@@ -25,6 +25,10 @@ from semistream.joins import REGISTRY
 # the models' median error; what the model's sizes may lose of the best service rate on a grid
 AIM, NEAR = 0.1, 0.05
 ALL = algorithms()
+LACKS = (
+    "the printed equations lack the terms that the docstrings in `cost_models/` list as "
+    "corrections: the rows without “as printed” have them"
+)
 
 
 def _grid(asked: Asked, names: Sequence[str]) -> list[Point]:
@@ -58,6 +62,7 @@ def _error(who: str, y: str, by: str = "model", **where: Any) -> Claim:
         AIM,
         unit="%",
         aim=True,
+        note=LACKS if printed else "",
     )
 
 

@@ -90,6 +90,16 @@ FORMS = {
     "w_s_power": "w_S by Eq. 9 and 10",
     "w_s_model": "w_S by what misses H_R",
 }
+NO_FACTOR = (
+    "a power law with the slopes of {0} but without a factor, so that it differs from {0} even "
+    "where the slopes are taken"
+)
+NOTES = {
+    "w_n_power": NO_FACTOR.format("Eq. 5"),
+    "w_s_power": NO_FACTOR.format("Eq. 8"),
+    "w_s_printed": "Eq. 8 is the probability that any stream tuple falls into a segment of R'; "
+    "those in H_S are known to belong to R', so that w_S is h_S / N",
+}
 SLOWER = Claim(
     "SSJ is slightly slower than MESHJOIN where the stream is uniform",
     times("", "ssj", "meshjoin", 1.0, skew=0.0).find,
@@ -222,6 +232,7 @@ EXPERIMENTS = (
                 0,
                 0.1,
                 unit="%",
+                note=NOTES.get(by, ""),
                 reading="median error; up to 10% is taken as good",
             )
             for by, what in FORMS.items()

@@ -79,6 +79,14 @@ def _w(asked: Asked, point: Point, prediction: Prediction) -> Mapping[str, float
     }
 
 
+CHANCE = "Eq. 4 gives every partition the same chance to be read, but the oldest tuple chooses it"
+NOTES = {
+    "w_printed": "p (1 - p) is the variance of a trial, where the expected count is p; and "
+    + CHANCE,
+    "w_expected": CHANCE,
+}
+
+
 def _error(by: str) -> Claim:
     names = {
         "w_printed": "Eq. 6 as printed, with p (1 - p)",
@@ -92,6 +100,7 @@ def _error(by: str) -> Claim:
         0,
         0.1,
         unit="%",
+        note=NOTES.get(by, ""),
         reading="median error; up to 10% is taken as reproduced",
     )
 
@@ -213,6 +222,7 @@ EXPERIMENTS = (
                 _better,
                 "taken for granted",
                 1.0,
+                note=NOTES["w_printed"],
                 reading="the expected count's median error over the printed equation's",
             ),
         ),

@@ -58,7 +58,8 @@ class Expectation(Settings):
 
     action: Literal["warn", "fail"] = Field(
         "fail",
-        description="fail: the proof of completeness fails; warn: its report and the log say it",
+        description="fail: the proof of completeness fails; warn: its report and the log say it, "
+        "and those in notify are notified",
     )
 
 

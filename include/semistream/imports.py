@@ -3,11 +3,15 @@ and packages that other packages would import without need."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import zipimport
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from typing import Any
 
 from semistream.errors import EXTRAS, MissingExtra
 
@@ -39,6 +43,22 @@ def without(*packages: str) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+def leave_out_archives(package: str) -> None:
+    """Import a package from its directory, not from archives in this directory that are on the path
+    as well. An archive has no bytecode, and each process keeps a list of all its files, which it
+    reads again when the path changes: 16 MB for Spark's."""
+    found = PathFinder.find_spec(package, [path for path in sys.path if os.path.isdir(path)])
+    if found is None or found.origin is None:
+        return
+    inside = os.path.dirname(found.origin) + os.sep
+    sys.path[:] = [path for path in sys.path if not path.startswith(inside)]
+    lists: Any = zipimport._zip_directory_cache  # type: ignore[attr-defined]
+    for held in (sys.path_importer_cache, lists):
+        for path in [path for path in held if path.startswith(inside)]:
+            del held[path]
+    sys.modules.pop("org", None)  # a directory of Spark's jar, in which Python looks for Jython
 
 
 class _Missing:

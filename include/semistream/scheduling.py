@@ -74,8 +74,9 @@ class Scheduling(Settings):
     )
     notify: Annotated[tuple[dict[str, Any], ...], AfterValidator(_notifiers)] = Field(
         (),
-        description="Notifiers for a failure, an incomplete proof and a missed deadline: each has "
-        "a class, the import path of an Airflow notifier, and that class's arguments",
+        description="Notifiers for a failure, an incomplete proof, a warning and a missed "
+        "deadline: each has a class, the import path of an Airflow notifier, and that class's "
+        "arguments",
     )
     settings: dict[str, Any] = Field(
         {},

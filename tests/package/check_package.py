@@ -38,6 +38,7 @@ on: sku
 fact_table: fact_sales
 max_unmatched: 0.5
 """
+LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
 DAG = """
 from airflow.sdk import DAG, task
 from semistream.airflow import SemistreamTaskGroup
@@ -48,6 +49,10 @@ with DAG("nightly", schedule=None):
 
     SemistreamTaskGroup("sales.yaml") >> report()
 """
+BUNDLES = [
+    {"name": "dags-folder", "classpath": LOCAL, "kwargs": {}},
+    {"name": "semistream-dags", "classpath": "semistream.airflow.bundle.DagsBundle", "kwargs": {}},
+]
 ASKED = """
 import json, sys
 from airflow import plugins_manager
@@ -109,6 +114,7 @@ def test_a_dag_of_somebodys_airflow_loads_and_proves(built, tmp_path, version): 
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(BUNDLES),
         "AIRFLOW_CONN_SEMISTREAM_DEFAULT": json.dumps(
             {"conn_type": "semistream", "extra": {"spark_master": "local[2]"}}
         ),
@@ -128,3 +134,6 @@ def test_a_dag_of_somebodys_airflow_loads_and_proves(built, tmp_path, version): 
     assert "after the proof" in log
     counted = done(programs / "semistream", "status", "sales", env=variables, cwd=tmp_path)
     assert "3 rows read, 2 matched, 1 unmatched, 0 waiting" in counted
+    again = ("dags", "test", "verify_completeness", "--bundle-name", "semistream-dags")
+    log = done(programs / "airflow", *again, "--conf", '{"app": "sales"}', env=variables)
+    assert re.search(r"sales: all \d+ checks hold", log)

@@ -1,22 +1,35 @@
-"""The jobs' YAML files as a bundle of DAG files."""
+"""Bundles of DAG files: the jobs' YAML files, and the package's own DAGs."""
 
 from __future__ import annotations
 
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
 from airflow.dag_processing.bundles.base import BaseDagBundle
+from airflow.dag_processing.bundles.local import LocalDagBundle
 
 from semistream.durable import write_text
 from semistream.paths import Paths
 
 REFRESH = 30  # s
+CHECKOUT = Path(__file__).resolve().parents[3]  # where the package is not installed
 DAG_FILE = '''"""The Airflow DAG of a job. Written by JobsBundle from the file of {version}."""
 
 from semistream.airflow.job_dags import job_dag
 
 dag = job_dag({file!r})
 '''
+
+
+class DagsBundle(LocalDagBundle):
+    """The DAGs that are installed with the package, or those of its checkout: loads by hand,
+    verifications, replays, sweeps. The buttons of the page "Semistream" trigger some of them."""
+
+    def __init__(self, **kwargs: Any):
+        own = (f for f in files("semistream") or () if f.match("share/semistream/dags/*.py"))
+        installed = next((Path(file.locate()).parent.resolve() for file in own), None)
+        super().__init__(path=str(installed or CHECKOUT / "dags"), **kwargs)
 
 
 class JobsBundle(BaseDagBundle):

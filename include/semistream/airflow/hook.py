@@ -35,6 +35,12 @@ class SemistreamHook(BaseHook):
         os.environ |= self.environment()
         return Paths.from_environment()
 
+    @property
+    def places(self) -> Paths:
+        """The paths and the warehouse's URL, for a process of Airflow that several loads share: its
+        environment stays as it is."""
+        return Paths.from_environment(os.environ | self.environment())
+
     def environment(self) -> dict[str, str]:
         """Return the environment variables SEMISTREAM_HOME and WAREHOUSE_URL, if the connection
         gives them. If neither this connection nor the environment has a URL, the connection
@@ -49,12 +55,11 @@ class SemistreamHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the warehouse answers, and a message for the user. The test creates
-        nothing in the warehouse. It does not change the environment, because it may run in
-        Airflow's API server."""
+        nothing in the warehouse."""
         from semistream.warehouse import connect
 
         try:
-            engine = connect(Paths.from_environment(os.environ | self.environment()).warehouse_url)
+            engine = connect(self.places.warehouse_url)
             try:
                 engine.connect().close()
             finally:

@@ -1,21 +1,23 @@
-"""Notifications of a job's failures, incomplete proofs and missed deadlines, through any provider's
-notifiers."""
+"""Notifications of a job's failures, incomplete proofs, warnings and missed deadlines, through any
+provider's notifiers."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert
 from airflow.sdk.module_loading import import_string
 
 from semistream.airflow.deadlines import TimeOfDay
+from semistream.airflow.hook import SemistreamHook
 from semistream.airflow.links import airflow_url
 from semistream.airflow.operators import places
 from semistream.errors import ConfigError
@@ -61,61 +63,110 @@ def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[st
 
 
 @dataclass(frozen=True)
-class FailureCallback:
-    """A callback that sends notifications when a task has failed for good."""
+class Addressees:
+    """Those whom a job notifies. The methods are callbacks of its tasks."""
 
     job: str
     owner: str
     notifiers: tuple[Mapping[str, Any], ...]
 
-    def __call__(self, context: dict[str, Any]) -> None:
-        ti = context["ti"]
-        said = message.failure(
-            self.job,
-            self.owner,
-            ti.task_id.rpartition(".")[2],
-            context["run_id"],
-            context.get("exception"),
-            getattr(ti, "log_url", ""),
-        )
+    @classmethod
+    def of(cls, job: AnyJob) -> Addressees:
+        return cls(job.name, job.owner, job.notify)
+
+    def on_failure(self, context: dict[str, Any]) -> None:
+        """Send notifications of a task that has failed for good."""
+        task = context["ti"].task_id.rpartition(".")[2]
+        run, link, error = context["run_id"], _link(context), context.get("exception")
+        said = message.failure(self.job, self.owner, task, run, error, link)
         send(said, self.notifiers, context)
 
+    def on_success(self, context: dict[str, Any]) -> None:
+        """Send notifications of a verification that warns. Do nothing for any other task."""
+        if verified := _warning(context):
+            run, names, text = context["run_id"], verified["warnings"], verified["text"]
+            said = message.warning(self.job, self.owner, run, names, text, _link(context))
+            send(said, self.notifiers, context)
 
-def notify_of_load(context: dict[str, Any]) -> None:
-    """Send notifications of a failed task to those whom the job of its load names: the job in the
-    directory of jobs that is loaded under the name of the task's app. Without one, do nothing."""
+
+def _warning(context: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the result of the task's verification if it warns, otherwise None."""
+    result: dict[str, Any] = getattr(context["task"], "result", {})
+    return result if result.get("warnings") else None
+
+
+def _link(context: Mapping[str, Any]) -> str:
+    return getattr(context["ti"], "log_url", "")
+
+
+def notify_of_failure(context: dict[str, Any]) -> None:
+    """Send notifications of a failed task to those whom the job of its load names."""
+    for addressees in _of_load(context):
+        addressees.on_failure(context)
+
+
+def notify_of_warning(context: dict[str, Any]) -> None:
+    """Send notifications of a verification that warns, likewise."""
+    for addressees in _of_load(context) if _warning(context) else ():
+        addressees.on_success(context)
+
+
+def _of_load(context: Mapping[str, Any]) -> Iterator[Addressees]:
+    """Yield the addressees of the job, in the directory of jobs, that is loaded under the name of
+    the task's app."""
     app, here = getattr(context["task"], "app", ""), places()
     for file in sorted(here.jobs.glob("*.yaml")):
         with suppress(ConfigError):  # the import error of its own DAG says it
             job = load_any_job(file, here)
-            if app == (job.settings.get("app") or job.name):
-                FailureCallback(job.name, job.owner, job.notify)(context)
+            if app == app_of(job):
+                yield Addressees.of(job)
+
+
+def app_of(job: AnyJob) -> str:
+    """Return the name of a job's load, unless a form or a task group gives another one."""
+    return str(job.settings.get("app") or job.name)
 
 
 def deadline_alert(job: AnyJob) -> DeadlineAlert | None:
-    """Return the alert of a job's deadline, which an executor that supports callbacks delivers;
-    None for a job without one."""
+    """Return the alert of a job's deadline, which a triggerer delivers; None for a job without one.
+
+    An executor could deliver it, too, but Airflow 3.3 refuses it the connections that notifiers
+    need.
+    """
     if not job.deadline:
         return None
     given = {
         "job": job.name,
         "owner": job.owner,
+        "app": app_of(job),
         "deadline": f"{job.deadline} {job.timezone}",
         "notifiers": [dict(notifier) for notifier in job.notify],
     }
     return DeadlineAlert(
         reference=TimeOfDay(job.deadline, job.timezone),
         interval=timedelta(0),
-        callback=SyncCallback(notify_of_deadline, given),
+        callback=AsyncCallback(notify_of_deadline, given),
     )
 
 
-def notify_of_deadline(
-    job: str, owner: str, deadline: str, notifiers: list[dict[str, Any]], context: dict[str, Any]
+async def notify_of_deadline(**given: Any) -> None:
+    """Notify of a run that is not complete at its deadline, without holding up the triggerer."""
+    await asyncio.to_thread(_notify_of_deadline, **given)
+
+
+def _notify_of_deadline(
+    job: str,
+    owner: str,
+    app: str,
+    deadline: str,
+    notifiers: list[dict[str, Any]],
+    context: dict[str, Any],
 ) -> None:
-    """Notify of a run that is not complete at its deadline."""
+    from semistream.pipeline.summary import proven
+
     run = context["dag_run"]
     base = airflow_url()
     link = f"{base}/dags/{run['dag_id']}/runs/{run['dag_run_id']}" if base else ""
-    said = message.missed_deadline(job, owner, deadline, run["dag_run_id"], link)
+    until = proven(app, SemistreamHook().places)
+    said = message.missed_deadline(job, owner, deadline, run["dag_run_id"], until, link)
     send(said, notifiers, context)

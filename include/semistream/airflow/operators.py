@@ -213,7 +213,8 @@ class SparkAppOperator(SemistreamOperator):
 class ProvisionOperator(SparkAppOperator):
     """Provisions one dimension of a job: upserts the rows into the dimension's table, and publishes
     its snapshots. A small dimension is provisioned in this process, a large one by a Spark app.
-    Nothing is done if the source has not changed.
+    Nothing is done if the source has not changed, and nothing is written if the job's stream cannot
+    be read or does not fit the dimension.
 
     The operator emits an event of the dimension's asset, through the alias among its outlets. The
     event says which versions are current.
@@ -427,6 +428,7 @@ class VerifyOperator(SemistreamOperator):
         super().__init__(**{"outlets": [FACT_TABLES]} | kwargs)
         self.app, self.job, self.since_last, self.sample = app, job, since_last, sample
         self.report = ""  # its path below the directory of reports
+        self.result: dict[str, Any] = {}  # see ``steps.verify``, once everything holds
 
     @property
     def app_name(self) -> str:
@@ -439,7 +441,7 @@ class VerifyOperator(SemistreamOperator):
 
         here = self.places()
         try:
-            result = steps.verify(
+            self.result = result = steps.verify(
                 self.app, here, since_last=self.since_last, sample=self.sample, job=self.job
             )
         except quality.VerificationFailed as e:

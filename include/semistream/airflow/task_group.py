@@ -10,7 +10,7 @@ from airflow.sdk import AssetAlias, TaskGroup, TriggerRule, task
 
 from semistream import workloads
 from semistream.airflow.hook import DEFAULT
-from semistream.airflow.notifying import FailureCallback, check_notifiers
+from semistream.airflow.notifying import Addressees, check_notifiers
 from semistream.airflow.operators import (
     PROPAGATED,
     TUNED,
@@ -33,7 +33,7 @@ class SemistreamTaskGroup(TaskGroup):
     provision: upserts the dimensions whose source has changed and publishes their snapshots, in one
     mapped task for each dimension; load: runs the load, or is skipped while another load of the job
     runs; verify: proves what is new, and emits an event of the fact table's asset. If a task fails
-    for good, the addressees in the job's ``notify`` are notified.
+    for good, or ``verify`` warns, the addressees in the job's ``notify`` are notified.
 
         with DAG("nightly", schedule="@daily"):
             SemistreamTaskGroup("sales.yaml") >> report()
@@ -61,12 +61,13 @@ class SemistreamTaskGroup(TaskGroup):
         loaded = workloads.load_any_job(file, Paths.from_environment())
         given = checked_settings(loaded, file, loaded.settings | dict(settings or {}))
         check_notifiers(loaded.notify)
-        defaults = RETRIES | {
-            "owner": loaded.owner or "airflow",
-            "on_failure_callback": FailureCallback(loaded.name, loaded.owner, loaded.notify)
-            if loaded.notify
-            else None,
-        }
+        defaults = dict(RETRIES)
+        if loaded.owner:
+            defaults["owner"] = loaded.owner
+        if loaded.notify:
+            notified = Addressees.of(loaded)
+            defaults["on_failure_callback"] = notified.on_failure
+            defaults["on_success_callback"] = notified.on_success
         super().__init__(
             group_id=group_id or loaded.name,
             tooltip=loaded.description,

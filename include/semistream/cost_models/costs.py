@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -89,17 +89,18 @@ class Costs:
     measured: dict[str, Any] = field(default_factory=dict)
 
     def at(
-        self, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan"
+        self,
+        tuples: float,
+        disk_tuples: float,
+        cached: float = 1.0,
+        phase: str = "scan",
+        matches: float = 1.0,
     ) -> Symbols:
         """Return the papers' symbols for an H_S of `tuples`, a disk buffer of `disk_tuples` and an
-        H_R of `cached` tuples, with one match per stream tuple."""
+        H_R of `cached` tuples. matches: output rows per stream tuple."""
         p: PhaseCosts = getattr(self, phase)
-        c_h, c_o, c_e, c_a = (
-            _interpolate(tuples, p.tables, v) for v in (p.look_up, p.output, p.remove, p.append)
-        )
-        c_r, c_n = (
-            _interpolate(cached, self.tables, v) for v in (self.look_up_cache, self.output_cache)
-        )
+        c_h, c_o, c_e, c_a = _interpolate(tuples, p.tables, p.look_up, p.output, p.remove, p.append)
+        c_r, c_n = _interpolate(cached, self.tables, self.look_up_cache, self.output_cache)
         c_p = p.payload + disk_tuples * p.read_payload
         c_w = p.wait_partition + disk_tuples * p.wait_tuple
         c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p + c_w
@@ -111,8 +112,8 @@ class Costs:
             c_x,
             c_h,
             c_r,
-            c_o,
-            c_n,
+            c_o * matches,
+            c_n * matches,
             c_e,
             p.read_stream,
             c_a,
@@ -155,15 +156,17 @@ def _tuples(values: Any) -> Any:
     return tuple(values) if isinstance(values, list) else values
 
 
-def _interpolate(tuples: float, tables: tuple[float, ...], values: tuple[float, ...]) -> float:
-    """Return the value at a table size. The value is constant below the first and above the last
-    size."""
+def _interpolate(
+    tuples: float, tables: tuple[float, ...], *costs: tuple[float, ...]
+) -> Sequence[float]:
+    """Return each cost at a table size. costs: the cost at each size of ``tables``; below the first
+    and above the last one it is constant."""
     last = len(tables) - 1
     i = bisect.bisect_right(tables, tuples)
     if i == 0 or i > last:
-        return values[min(i, last)]
+        return [values[min(i, last)] for values in costs]
     share = math.log(max(tuples, 1.0) / tables[i - 1]) / math.log(tables[i] / tables[i - 1])
-    return values[i - 1] + share * (values[i] - values[i - 1])
+    return [values[i - 1] + share * (values[i] - values[i - 1]) for values in costs]
 
 
 class Cut(NamedTuple):
@@ -235,10 +238,8 @@ class Workload:
         cached: float = 1.0,
         phase: str = "scan",
     ) -> Symbols:
-        """Return ``Costs.at``, with the output costs scaled to this workload's matches per stream
-        tuple."""
-        s = costs.at(tuples, disk_tuples, cached, phase)
-        return s._replace(c_o=s.c_o * self.matches, c_n=s.c_n * self.matches)
+        """Return ``Costs.at`` for this workload's matches per stream tuple."""
+        return costs.at(tuples, disk_tuples, cached, phase, self.matches)
 
     def smooth(self) -> Workload:
         """Return a copy in which R can be cut anywhere, so that an optimiser meets no steps."""

@@ -129,12 +129,10 @@ class _Sweep:
     def at(self, log_t: float) -> Balance:
         work, t = self.work, math.exp(log_t)
         for _ in range(ROUNDS):
-            before, v_r = self.phi, work.cached_tuple_bytes
-            n, n_absent = (
-                worth_caching(m=m, v_r=v_r, v_e=self.v_e, v_s=self.v_s, phi=before)
-                for m in (work.fan_out, 0)
-            )
-            c = work.frequencies.worth(n / t, n_absent / t, self.value_bytes, self.v_e, self.most)
+            before, v_r, v_e, v_s = self.phi, work.cached_tuple_bytes, self.v_e, self.v_s
+            n = worth_caching(m=work.fan_out, v_r=v_r, v_e=v_e, v_s=v_s, phi=before)
+            n_absent = worth_caching(m=0, v_r=v_r, v_e=v_e, v_s=v_s, phi=before)
+            c = work.frequencies.worth(n / t, n_absent / t, self.value_bytes, v_e, self.most)
             self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
             if abs(self.phi - before) < SETTLED * before:
                 break
@@ -185,7 +183,8 @@ def balance(
     """Return the steady state, in which 2 h_S of the T tuples of a sweep miss H_R. H_S has the part
     of `pool` bytes that H_R and the switching buffer leave."""
     sweep = _Sweep(work, pool, number, disk_tuples, costs, cut_tuples, disk_share)
-    return sweep.at(crossing(sweep.surplus, 0.0, math.log(max(pool / sweep.v_s, 2.0)) + 30.0))
+    most = math.log(max(pool / sweep.v_s, 2.0))  # of H_S, as a logarithm
+    return sweep.at(crossing(sweep.surplus, 0.0, most + 30.0, near=most))
 
 
 def predict(

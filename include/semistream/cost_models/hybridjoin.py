@@ -70,7 +70,7 @@ def reads(partitions: Frequencies, h_s: float, passing: float = 0.0) -> Reads:
             waiting += passing / float(mass @ (1 / (1 + x)))
         return math.log(max(waiting, 1e-300) / h_s)
 
-    age = math.expm1(crossing(surplus, 0.0, math.log(4.0 * h_s + 16.0)))
+    age = math.expm1(crossing(surplus, 0.0, math.log(4.0 * h_s + 16.0), near=math.log1p(h_s)))
     return Reads(1.0 / float(mass @ (1 / (1 + p * age))), age)
 
 

@@ -44,7 +44,9 @@ def read_at(partitions: Frequencies, h_s: float, came: float = math.inf) -> floa
         waits = float(partitions.keys @ np.where(most < c, most, c / 2))
         return math.log(max(waits, 1e-300) / h_s)
 
-    return max(math.exp(crossing(surplus, -30.0, math.log(2 * h_s))), 1.0)
+    all_waiting = math.log(2 * h_s)
+    each = all_waiting - math.log(max(partitions.count, 1.0))
+    return max(math.exp(crossing(surplus, -30.0, all_waiting, near=each)), 1.0)
 
 
 def predict(

@@ -7,19 +7,28 @@ from collections.abc import Callable
 CLOSE = 1e-6
 
 
-def crossing(f: Callable[[float], float], low: float, high: float) -> float:
+def crossing(f: Callable[[float], float], low: float, high: float, near: float) -> float:
     """Return the x in [low, high] at which an increasing f turns from negative to positive, exact
-    to a millionth.
+    to a millionth. near: where it probably is.
 
     The result is ``low`` if f is never negative, and ``high`` if it is always negative. If f jumps
     there, x is just below the jump. The method is regula falsi with the Illinois rule; every third
     step is a bisection.
     """
-    at_low, at_high = f(low), f(high)
-    if at_low >= 0:
-        return low
-    if at_high < 0:
-        return high
+    x = min(max(near, low), high)
+    y = f(x)
+    # outwards from there, in steps that grow, up to a value of the other sign
+    width, end = (1.0, high) if y < 0 else (-1.0, low)
+    before, at_before = x, y
+    while (y < 0) == (at_before < 0):
+        if x == end:
+            return end
+        before, at_before = x, y
+        x = min(x + width, high) if width > 0 else max(x + width, low)
+        y, width = f(x), 2 * width
+    low, at_low, high, at_high = (
+        (before, at_before, x, y) if at_before < 0 else (x, y, before, at_before)
+    )
     step = side = 0
     while high - low > CLOSE:
         step += 1

@@ -117,7 +117,8 @@ def balance(
         b = at(log_t)
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / b.h_s)
 
-    return at(crossing(surplus, math.log(partitions), math.log(max(pool / v_s, 2.0)) + 30.0))
+    full = math.log(max(pool / v_s, 2.0))  # of H_S, as a logarithm
+    return at(crossing(surplus, math.log(partitions), full + 30.0, near=full))
 
 
 def predict(

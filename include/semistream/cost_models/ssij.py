@@ -77,7 +77,9 @@ def finished(blocks: Frequencies, h_s: float) -> float:
         c = math.exp(log_c)
         return math.log(float(many @ np.where(gain < c, (c + gain) / 2, gain)) / h_s)
 
-    c = math.exp(crossing(surplus, -30.0, math.log(2 * h_s)))
+    all_waiting = math.log(2 * h_s)
+    each = all_waiting - math.log(max(blocks.count, 1.0))
+    c = math.exp(crossing(surplus, -30.0, all_waiting, near=each))
     return 1 / float(many @ (blocks.p / np.maximum(np.maximum(c + gain / 2, gain), 1.0)))
 
 

@@ -3,9 +3,8 @@ and whether it fits the dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 import pyarrow as pa
 from sqlalchemy import Engine, inspect
@@ -16,35 +15,37 @@ from semistream.errors import ConfigError
 from semistream.job import AnyJob, Job, Role, StreamSpec
 from semistream.keys import resolve_keys
 from semistream.master.manifest import decode_schema
-from semistream.paths import Paths
 from semistream.provisioning.master_rows import check_columns, open_rows
 from semistream.provisioning.publishing import master_row
 from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.sources.registry import SOURCES, find_source
 from semistream.warehouse.schema import masters
 from semistream.warehouse.tables import check_fact_table
-from semistream.workloads.jobs import JoinedDimension, load_dimensions
+from semistream.workloads.jobs import JoinedDimension
 
 
 def check_inputs(
-    job: Job, target: str | Path, places: Paths, engine: Engine, url: str | None, *, loads: bool
+    job: Job,
+    dimensions: Sequence[JoinedDimension],
+    engine: Engine,
+    url: str | None = None,
+    *,
+    former: pa.Schema | None = None,
+    loads: bool = False,
 ) -> list[str]:
-    """Check a job's stream, and whether it fits the dimensions. Return remarks for the user.
+    """Check a job's stream, and whether it fits dimensions of the job. Return remarks for the user.
 
-    target: the job's name or file; url: the database of the dimensions' tables, if not the
-    warehouse; loads: whether the stream is loaded next, so that files must exist from which its
-    columns are found. Raises ConfigError.
+    url: the database of the dimensions' tables, if not the warehouse; former: see
+    ``stream_schema``; loads: whether the stream is loaded next, so that files must exist from which
+    its columns are found. Raises ConfigError.
     """
     remarks = list[str]()
     if loads or not _is_empty(job.stream):
-        stream = stream_schema(job.stream)
+        stream = stream_schema(job.stream, former)
     else:
         stream = job.stream.declared
         remarks.append(f"The stream has no file yet in {job.stream.path}.")
-    found = {
-        joined.dimension.name: dimension_schema(joined, engine, url)
-        for joined in load_dimensions(target, places)
-    }
+    found = {joined.dimension.name: dimension_schema(joined, engine, url) for joined in dimensions}
     for error in problems(job, stream, found):
         raise error
     return remarks

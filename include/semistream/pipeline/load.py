@@ -135,7 +135,7 @@ def provision(
             check_target(wanted_job, sink or wanted_job.settings.get("sink", "sql"), engine)
         workloads.prepare_target(target, places, progress)
         if wanted_job is not None:
-            report += check_inputs(wanted_job, target, places, engine, url, loads=job is not None)
+            report += check_inputs(wanted_job, wanted, engine, url, loads=job is not None)
         for joined in wanted:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, progress, url=url)

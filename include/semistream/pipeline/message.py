@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +44,21 @@ def failure(
     return _message(subject, job, owner, run, [*lines, f"What to do: {_remedy(error)}"], link)
 
 
-def missed_deadline(job: str, owner: str, deadline: str, run: str, link: str) -> Message:
-    """Describe a run that is not complete at its deadline. deadline: a time of day and its zone."""
-    said = f"The run is not complete at {deadline}."
+def warning(job: str, owner: str, run: str, checks: Sequence[str], text: str, link: str) -> Message:
+    """Describe a verification that holds and warns. checks: the names of the expectations that do
+    not hold; text: the description of the verification."""
+    said = [*text.splitlines()[:LINES], "Nothing has failed: these expectations only warn."]
+    return _message(f"{job}: warning: {', '.join(checks)}", job, owner, run, said, link)
+
+
+def missed_deadline(
+    job: str, owner: str, deadline: str, run: str, proven: str, link: str
+) -> Message:
+    """Describe a run that is not complete at its deadline. deadline: a time of day and its zone;
+    proven: what is proven of the job's loads."""
+    said = [f"The run is not complete at {deadline}.", f"Proven until now: {proven}"]
     way = "What to do: see in Airflow which task waits, fails or still runs. It is not stopped."
-    return _message(f"{job}: not complete by {deadline}", job, owner, run, [said, way], link)
+    return _message(f"{job}: not complete by {deadline}", job, owner, run, [*said, way], link)
 
 
 def _message(subject: str, job: str, owner: str, run: str, lines: list[str], link: str) -> Message:

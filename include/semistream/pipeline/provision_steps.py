@@ -13,11 +13,14 @@ from typing import Any
 from semistream import workloads
 from semistream.durable import write_text
 from semistream.errors import ConfigError
+from semistream.job import Job
 from semistream.master.published import read_manifest, snapshot_root
 from semistream.paths import Paths
+from semistream.pipeline.input_checks import check_inputs
 from semistream.provisioning import publishing
 from semistream.provisioning.dimensions import provision as upsert
 from semistream.settings import Publishing
+from semistream.streaming.stream_schemas import former_schema
 from semistream.warehouse import open_warehouse
 from semistream.workloads.jobs import JoinedDimension
 
@@ -85,9 +88,12 @@ def provision_changed(
     and the result of ``published``.
 
     memory: bytes that publishing may use; publish_large: a function that publishes the snapshots of
-    a large dimension by Spark.
+    a large dimension by Spark. Raises ConfigError, before anything is written, for a job whose
+    stream cannot be read or does not fit the dimension.
     """
     joined = _joined(job, name, places)
+    if joined.roles:
+        _check_stream(workloads.load_job(job, places), joined, places)
     source = source_of(joined, places)  # before it is read
     counts = provision(job, name, places)
     if not publish(job, name, memory, places):
@@ -96,6 +102,14 @@ def provision_changed(
     if source is not None and source == source_of(_joined(job, name, places), places):
         write_text(_mark_of(name, places), source)
     return counts | versions
+
+
+def _check_stream(job: Job, joined: JoinedDimension, places: Paths) -> None:
+    """Raise ConfigError if a job's stream cannot be read or does not fit a dimension."""
+    # the columns of an earlier load count, as the newest file may still be growing
+    former = former_schema(places.checkpoints / (job.settings.get("app") or job.name), 0)
+    with open_warehouse(places.warehouse_url) as engine:
+        check_inputs(job, [joined], engine, former=former)
 
 
 def provision(job: str, name: str, places: Paths) -> dict[str, Any]:

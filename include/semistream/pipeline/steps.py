@@ -184,6 +184,7 @@ def verify(
         "batches": figures.get("batches", 0),
         "match_rate": matched / done if done else None,
         "checks": len(result.results),
+        "warnings": [check.name for check in result.warned],
         "report": str(result.report or ""),
         "unfinished": result.unfinished,
         "text": result.describe(),

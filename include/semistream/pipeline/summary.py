@@ -12,7 +12,9 @@ from typing import Any
 
 from rich.table import Table
 from sqlalchemy import Connection, case, func, inspect, select, true
+from sqlalchemy.exc import SQLAlchemyError
 
+from semistream.errors import SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
 from semistream.pipeline.steps import run_summary
@@ -61,6 +63,14 @@ def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
     finally:
         engine.dispose()
     return {name: _stands(totals.get(name, Totals(name)), proofs.get(name)) for name in names}
+
+
+def proven(app: str, places: Paths) -> str:
+    """Return a sentence on what is proven of an app's loads, even if the warehouse is away."""
+    try:
+        return standing([app], places)[app]["complete"] or "NO: nothing is loaded"
+    except (SQLAlchemyError, OSError, SemistreamError) as e:
+        return f"not known: {str(e).splitlines()[0]}"
 
 
 def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:

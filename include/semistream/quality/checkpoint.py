@@ -89,8 +89,7 @@ def run_checkpoint(
     batch = datasource.add_table_asset(asset, table_name=asset).add_batch_definition_whole_table(
         "whole"
     )
-    suite = context.suites.add(gx.ExpectationSuite(name=name))
-    suite.expectations = [
+    expectations = [
         ExpectQueryToFindNoRows(
             query=c.sql(engine.dialect),
             description=c.title,
@@ -102,7 +101,7 @@ def run_checkpoint(
         )
         for i, c in enumerate(checks)
     ]
-    suite.save()
+    suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=expectations))
     validation = context.validation_definitions.add(
         gx.ValidationDefinition(name=name, data=batch, suite=suite)
     )

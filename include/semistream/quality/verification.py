@@ -109,7 +109,7 @@ class VerificationResult:
 
     def describe(self) -> str:
         """Return a description of the result in a few lines, for a log or an error message: the
-        failed checks, their first rows, and what could not be checked."""
+        checks that fail or warn, their first rows, and what could not be checked."""
         end = f"The last load {self.unfinished}. {GO_ON}" if self.unfinished else ""
         complete = f"Complete{' as far as it was loaded' if end else ''}: {self.proof}"
         if self.report is None:
@@ -118,21 +118,22 @@ class VerificationResult:
                 f"{end and f'. {end}'}"
             )
         if self.success:
-            warnings = "".join(f" Warning: {r.title}: {_words(r.rows[0])}." for r in self.warned)
-            return (
-                f"{self.app}: all {len(self.results)} checks hold.{warnings} {complete}. "
-                f"{end and f'{end} '}Report: {self.report}"
-            )
+            first = f"{self.app}: all {len(self.results)} checks hold. {complete}."
+            return "\n".join([f"{first} {end and f'{end} '}Report: {self.report}", *self._wrong()])
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
-        for r in (*self.failed, *self.warned):
-            lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
-            lines += [f"    {_words(row)}" for row in r.rows[:ROWS_SHOWN]]
-            lines += [f"    What to do: {r.remedy}"] if r.remedy else []
-        lines += [f"- Not looked at: {what}" for what in self.unseen]
+        lines += [*self._wrong(), *(f"- Not looked at: {what}" for what in self.unseen)]
         lines += [end] if end else []
         return "\n".join([*lines, f"Report: {self.report}"])
 
     __str__ = describe
+
+    def _wrong(self) -> Iterator[str]:
+        """Yield lines about each check that fails or warns."""
+        for r in (*self.failed, *self.warned):
+            what = f"{'Warning: ' if r.warned else ''}{r.title} ({r.name})"
+            yield f"- {what}: {r.error or f'{r.count} rows'}"
+            yield from (f"    {_words(row)}" for row in r.rows[:ROWS_SHOWN])
+            yield from [f"    What to do: {r.remedy}"] if r.remedy else []
 
 
 def _words(row: Mapping[str, Any]) -> str:

@@ -206,10 +206,19 @@ class _Member:
         return s.c_r + s.c_n + s.c_s
 
     @cached_property
-    def _levels(self) -> tuple[np.ndarray, np.ndarray]:
-        """The logarithms of some sizes of memory, and of the seconds per tuple with each size."""
-        memory = np.geomspace(LEAST_SHARE, 1.0, LEVELS) * self.chain.memory
-        return np.log(memory), np.log([self._tuned(m) for m in memory])
+    def _levels(self) -> np.ndarray:
+        """The logarithms of some sizes of memory, ascending."""
+        return np.log(np.geomspace(LEAST_SHARE, 1.0, LEVELS) * self.chain.memory)
+
+    @cached_property
+    def _known(self) -> dict[int, float]:
+        """By level, the logarithm of the seconds per tuple with its memory, as far as asked for."""
+        return {}
+
+    def _at(self, level: int) -> float:
+        if level not in self._known:
+            self._known[level] = np.log(self._tuned(float(np.exp(self._levels[level]))))
+        return self._known[level]
 
     def _tuned(self, memory: float) -> float:
         algorithm = self.chain.algorithm
@@ -223,12 +232,15 @@ class _Member:
     def seconds(self, memory: np.ndarray) -> np.ndarray:
         """Return the predicted seconds per tuple in a join with these sizes of memory, float64[n].
         memory: bytes, float64[n]."""
-        levels, seconds = self._levels
+        sizes = np.log(memory)
+        first, last = np.searchsorted(self._levels, [sizes.min(), sizes.max()])
+        around = range(max(first - 1, 0), min(last + 1, LEVELS))
+        levels, seconds = self._levels[around], np.array([self._at(level) for level in around])
         fits = np.isfinite(seconds)
         if not fits.any():
             return np.full(len(memory), math.inf)
-        found = np.exp(np.interp(np.log(memory), levels[fits], seconds[fits]))
-        return np.where(np.log(memory) < levels[fits][0] - 1e-9, math.inf, found)
+        found = np.exp(np.interp(sizes, levels[fits], seconds[fits]))
+        return np.where(sizes < levels[fits][0] - 1e-9, math.inf, found)
 
 
 Described = dict[StarRole, _Member]  # the members that several chains have in common
@@ -283,8 +295,9 @@ class _Chain:
         return sorted(self.members, key=place)
 
     def choices(self, waiting: Collection[str]) -> Iterator[frozenset[str]]:
-        """Yield the sets of roles that can be held whole within M, including the empty set. If
-        there are too many sets, only roles with the smallest R are considered."""
+        """Yield the sets of roles that can be held whole within M. If there are too many sets, only
+        roles with the smallest R are considered. A set is left out if one of the other roles would
+        take no more bytes as a whole than the smallest share with which its tuples can wait."""
         names = [
             name
             for name, member in self.members.items()
@@ -299,7 +312,9 @@ class _Chain:
         else:
             sets = (names[:count] for count in range(len(names) + 1))
         for some in sets:
-            if sum(self.members[name].whole for name in some) <= self.memory:
+            free = self.memory - sum(self.members[name].whole for name in some)
+            others = (self.members[name].whole for name in names if name not in some)
+            if free >= 0 and all(PARTS * size > free for size in others):
                 yield frozenset(some)
 
     def even(self) -> tuple[RoleShare, ...]:

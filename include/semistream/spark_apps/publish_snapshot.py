@@ -13,10 +13,12 @@ import sys
 from collections.abc import Sequence
 
 from semistream import interrupts
+from semistream.imports import leave_out_archives
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     interrupts.end_at_once()
+    leave_out_archives("pyspark")
     from semistream.errors import ConfigError
     from semistream.paths import Paths
     from semistream.provisioning.spark import PublishSettings, publications

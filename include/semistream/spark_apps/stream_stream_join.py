@@ -14,10 +14,12 @@ import sys
 from collections.abc import Sequence
 
 from semistream import interrupts
+from semistream.imports import leave_out_archives
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     interrupts.end_at_once()
+    leave_out_archives("pyspark")
     from semistream.streaming.script import run_app
     from semistream.streaming.settings import StreamStreamSettings
     from semistream.workloads import load_stream_stream_job

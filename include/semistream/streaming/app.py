@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.durable import read_checked, write_checked, write_json
@@ -111,7 +112,7 @@ class App:
         self._before: Position | None = None  # the newest commit of former runs
         # number of finished tuples at which the unmatched ones are looked at next
         self._look_at: float = FIRST_LOOK
-        self.spark: SparkSession | None = None  # a replay needs none
+        self.query: Query | None = None  # a replay needs none
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
@@ -135,19 +136,18 @@ class App:
 
     # ---- the query's life
 
-    def run(self, spark: SparkSession) -> dict[str, Any]:
+    def run(self, context: SparkContext) -> dict[str, Any]:
         """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT.
         Then drain. Return the summary."""
-        self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
-        self.planner.one_machine = is_local(spark.sparkContext.master)
-        self.status.update(spark_ui=spark.sparkContext.uiWebUrl or "")
-        self.signals.take_jvm(spark.sparkContext)
+        self.partitions = self.planner.partitions(context.defaultParallelism)
+        self.planner.one_machine = is_local(context.master)
+        self.status.update(spark_ui=context.uiWebUrl or "")
+        self.signals.take_jvm(context)
         listed = all(source.is_listed_by_driver for source in self.sources)
         kind = FileQuery if listed else Query
-        query = kind(spark, self.app, self.checkpoint, self.settings.trigger)
-        self.spark = query.spark
-        with starting_workers(spark.sparkContext, self.partitions), self.commits:
-            return self._run_to_end(query)
+        self.query = kind(context, self.app, self.checkpoint, self.settings.trigger)
+        with starting_workers(context, self.partitions), self.commits:
+            return self._run_to_end(self.query)
 
     def leave(self) -> dict[str, Any]:
         """End a run that was asked to stop before Spark was ready. Return its summary. Unfinished
@@ -505,8 +505,8 @@ class App:
         )
         tasks_begun = time.monotonic()
         if at.again is None:
-            assert self.spark is not None
-            loads = run_tasks(self.spark, work, batch)
+            assert self.query is not None
+            loads = run_tasks(self.query, work, batch)
         else:
             loads = resolve(work, at.again.file)
         now = time.monotonic()

@@ -11,31 +11,39 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections.abc import Callable
+from functools import partial
 
-from pyspark import daemon
-
+from semistream.imports import leave_out_archives
 from semistream.resident import spare_pandas
 
 GONE = 1  # the exit code of a worker that Spark needs no more
+Worker = Callable[[socket.socket, bool], int]
 
-_worker = daemon.worker
 
-
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run one task like Spark's worker. Return the exit code. After an exit code of 0, the process
-    continues with another task."""
+def worker(run: Worker, sock: socket.socket, authenticated: bool) -> int:
+    """Run one task by Spark's function ``run``. Return the exit code. After an exit code of 0, the
+    process continues with another task."""
     try:
-        return _worker(sock, authenticated)
+        return run(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):
         return GONE
 
 
-if __name__ == "__main__":
+def main() -> None:
+    leave_out_archives("pyspark")
     spare_pandas()
-    # imported only here, because PyArrow would import pandas for it
+    # imported only here, because PyArrow would import pandas for it, and PySpark is now another one
+    import pyspark.worker  # noqa: F401 - each worker would
+    from pyspark import daemon
+
     from semistream.streaming.task import warm_up
 
     warm_up(iter(()))
     gc.freeze()  # a collection in a worker would copy what it shares with the others
-    daemon.worker = worker
+    daemon.worker = partial(worker, daemon.worker)
     daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

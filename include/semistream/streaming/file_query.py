@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from pyspark.sql import DataFrame
 
@@ -21,7 +22,7 @@ from semistream.streaming.query import STOPPING, Query
 from semistream.streaming.settings import AVAILABLE_NOW
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.file_streams import FileStream
-from semistream.streaming.sources.log import QueryLog, SourceLog
+from semistream.streaming.sources.log import QueryLog
 
 log = logging.getLogger(__name__)
 LEAST = 0.01  # least s between two looks at the directories
@@ -36,15 +37,12 @@ class FileQuery(Query):
     """
 
     def open(self, sources: Sequence[Source], max_files: int, max_rows: int) -> tuple[Stream, ...]:
-        self._frames = [self.spark.range(0)] * len(sources)  # Spark brings nothing
-        self._streams = tuple(
-            Stream(
-                source, source.open(df), (), SourceLog(self.checkpoint, source.spec.format, side)
-            )
-            for side, (source, df) in enumerate(zip(sources, self._frames, strict=True))
-        )
+        super().open(sources, max_files, max_rows)
         self._files = [NewFiles(stream, max_files) for stream in self._streams]
         return self._streams
+
+    def _read(self, sources: Sequence[Source], max_files: int, max_rows: int) -> list[DataFrame]:
+        return [cast(DataFrame, None)] * len(sources)  # whose own reader reads them
 
     def run(
         self,
@@ -63,7 +61,7 @@ class FileQuery(Query):
                 self._give(process, notes, batch)
             ends = [stream.log.end(batch) for stream in self._streams]
             while not between():
-                _ = self.spark.sparkContext.defaultParallelism  # fails if Spark has ended
+                _ = self.context.defaultParallelism  # fails if Spark has ended
                 if (rest := due - time.monotonic()) > POLL:
                     time.sleep(POLL)
                     continue
@@ -85,7 +83,7 @@ class FileQuery(Query):
     def _give(
         self, process: Callable[[int, Sequence[DataFrame]], None], notes: QueryLog, batch: int
     ) -> None:
-        self.spark.sparkContext.setJobDescription(f"{self.name}, batch {batch}")
+        self.context.setJobDescription(f"{self.name}, batch {batch}")
         process(batch, self._frames)
         notes.end(batch)
 

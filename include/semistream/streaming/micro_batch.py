@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import RDD, SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from semistream.data_files import DataFile, examine
@@ -27,8 +27,11 @@ from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.task import SUMMARY, Work, records_of
 from semistream.warehouse.records import LoadRecord
 
+if TYPE_CHECKING:
+    from semistream.streaming.query import Query
+
 log = logging.getLogger(__name__)
-POLL = 0.05  # s between checks for a stop request, or for newer versions of dimensions
+POLL = 0.02  # s between checks for a stop request, or for newer versions of dimensions
 ATTEMPTS = 3  # attempts at a job whose Python worker was killed, if Spark itself does not retry
 WORKER_DIED = (
     "Python worker exited unexpectedly",
@@ -186,7 +189,7 @@ def split_frame(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
     return out
 
 
-def place(spark: SparkSession, work: Work, batch: MicroBatch) -> tuple[Work, DataFrame | None]:
+def place(query: Query, work: Work, batch: MicroBatch) -> tuple[Work, DataFrame | None]:
     """Assign a micro-batch's tuples to the join tasks. Return (work, messages): the work, with the
     splits that every task reads itself, and a DataFrame that carries the other tuples to their
     tasks, None if there are none."""
@@ -202,23 +205,23 @@ def place(spark: SparkSession, work: Work, batch: MicroBatch) -> tuple[Work, Dat
         else:
             exchanged[side] = each
     if count := sum(len(each.splits) for each in exchanged.values()):
-        tasks = min(spark.sparkContext.defaultParallelism, count)
+        tasks = min(query.context.defaultParallelism, count)
         shared = shares(exchanged, tasks)
         messages.append(
-            spark.range(0, tasks, 1, tasks).mapInArrow(work.place_splits(shared), PLACED)
+            query.spark.range(0, tasks, 1, tasks).mapInArrow(work.place_splits(shared), PLACED)
         )
     return work, reduce(DataFrame.unionAll, messages) if messages else None
 
 
-def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[LoadRecord]:
+def run_tasks(query: Query, work: Work, batch: MicroBatch | None) -> list[LoadRecord]:
     """Run the Spark job of a micro-batch, or of a drain if ``batch`` is None. Return the records of
     all partitions, in order."""
     count = work.plan.partitions
-    work, messages = (work, None) if batch is None else place(spark, work, batch)
+    work, messages = (work, None) if batch is None else place(query, work, batch)
     job: RDD[tuple[str]] | DataFrame
     if messages is None:
         # no query to plan, which would be half the time of an empty micro-batch
-        job = _partitions(spark.sparkContext, count).mapPartitions(work.join_nothing)
+        job = _partitions(query.context, count).mapPartitions(work.join_nothing)
     else:
         job = messages.repartitionById(count, F.col("partition")).mapInArrow(
             work.join_messages, SUMMARY

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -52,31 +53,43 @@ LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # m
 class Query:
     """The query of an app, which Spark runs. Callers must call ``open`` before ``run``."""
 
-    def __init__(self, spark: SparkSession, app: str, checkpoint: Path, trigger: str):
-        """Create a session for the query. trigger: the setting's value."""
-        self.spark, self.name = spark.newSession(), f"semistream {app}"
+    def __init__(self, context: SparkContext, app: str, checkpoint: Path, trigger: str):
+        """Prepare the query. trigger: the setting's value."""
+        self.context, self.name = context, f"semistream {app}"
         self.checkpoint, self.trigger = checkpoint / "query", trigger
-        for name, value in SESSION.items():
-            self.spark.conf.set(name, value)
         self._failure: BaseException | None = None
         self._interrupt: BaseException | None = None  # of the query, by a stop
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """A session of the query's own. Spark takes a second, and 5,000 classes, to open one, which
+        is done when it is first needed."""
+        spark = SparkSession.builder.getOrCreate().newSession()
+        for name, value in SESSION.items():
+            spark.conf.set(name, value)
+        return spark
 
     def open(self, sources: Sequence[Source], max_files: int, max_rows: int) -> tuple[Stream, ...]:
         """Return the streams that the query reads, one for each source. Raises ConfigError for a
         source that cannot be read."""
-        if all(is_local(source.spec) for source in sources):  # listing a file takes microseconds
-            self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
-        self._frames = read_streams(self.spark, sources, max_files, max_rows)
+        self._frames = self._read(sources, max_files, max_rows)
         self._streams = tuple(
             Stream(
                 source,
                 source.open(df),
-                tuple(df.columns),
+                () if df is None else tuple(df.columns),
                 SourceLog(self.checkpoint, source.spec.format, side),
             )
             for side, (source, df) in enumerate(zip(sources, self._frames, strict=True))
         )
         return self._streams
+
+    def _read(self, sources: Sequence[Source], max_files: int, max_rows: int) -> list[DataFrame]:
+        """Return a DataFrame for each source, with what Spark brings of it; None in its place if
+        Spark brings nothing."""
+        if all(is_local(source.spec) for source in sources):  # listing a file takes microseconds
+            self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
+        return read_streams(self.spark, sources, max_files, max_rows)
 
     def run(
         self,

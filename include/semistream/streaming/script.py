@@ -16,7 +16,7 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.job import AnyJob
 from semistream.paths import Paths
 from semistream.resident import spare_pandas
-from semistream.streaming.session import silence, start_session
+from semistream.streaming.session import silence, start_spark
 from semistream.streaming.settings import AppSettings, settings_kind
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
@@ -59,7 +59,7 @@ def run_app(
 def _run(settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile) -> None:
     """Run the app, and print its summary."""
     # opens in the background during the imports and checks below
-    session = start_session(settings.name())
+    opening = start_spark(settings.name())
     spare_pandas()
     from semistream.streaming.app import App
     from semistream.streaming.summary import describe
@@ -67,13 +67,13 @@ def _run(settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile) 
     app = App(settings, job, places, status)
     with app.signals.taken():
         app.check()
-        opened = session(app.stop_requested)
-        if opened is None:
+        context = opening(app.stop_requested)
+        if context is None:
             print(describe(app.leave()))
             silence()
             return
-        with opened as spark:
-            print(describe(app.run(spark)))
+        with context:
+            print(describe(app.run(context)))
 
 
 def main() -> int:

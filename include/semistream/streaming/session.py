@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from importlib import import_module
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from semistream import ARROW_POOL
+from semistream.imports import without
 from semistream.scratch import scratch_directory
 from semistream.settings import SECRET
 from semistream.streaming.spark_master import LOOPBACK, is_local
@@ -52,12 +54,14 @@ def local_defaults() -> dict[str, str]:
     }
 
 
-def open_session(app: str) -> SparkSession:
-    """Open a session on the master in spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf, or
-    else on this machine."""
+def open_context(app: str) -> SparkContext:
+    """Connect to the master in spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf, or else
+    start Spark on this machine."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with without("pandas"):  # the first call of the JVM would import it, and nothing here needs it
+        import_module("pyspark.testing.utils")
     SparkContext._ensure_initialized()  # a SparkConf has no settings before there is a JVM
-    builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
+    conf, given = SparkConf().setAppName(f"semistream {app}"), SparkConf()
     master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
     defaults = DEFAULTS | (local_defaults() if is_local(master) else {})
     if (
@@ -68,10 +72,16 @@ def open_session(app: str) -> SparkSession:
         defaults["spark.local.dir"] = str(scratch_directory())
     for name, value in defaults.items():
         if not given.contains(name):
-            builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
+            conf.set(name, value)
+    context = SparkContext.getOrCreate(conf)
+    context.setLogLevel("WARN")
+    return context
+
+
+def open_session(app: str) -> SparkSession:
+    """Open a session where ``open_context`` connects to."""
+    open_context(app)
+    return SparkSession.builder.getOrCreate()
 
 
 def silence() -> None:
@@ -83,23 +93,23 @@ def silence() -> None:
             log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
 
 
-def start_session(app: str) -> Callable[[Callable[[], bool]], SparkSession | None]:
-    """Open the session in a background thread. Return a function that waits for the session and
+def start_spark(app: str) -> Callable[[Callable[[], bool]], SparkContext | None]:
+    """Open the context in a background thread. Return a function that waits for the context and
     returns it, or returns None as soon as its argument, a function, returns True. It raises the
-    error that occurred while opening the session. The process may end without calling it."""
-    opened: Future[SparkSession] = Future()
+    error that occurred while opening the context. The process may end without calling it."""
+    opened: Future[SparkContext] = Future()
 
     def run() -> None:
         try:
-            opened.set_result(open_session(app))
+            opened.set_result(open_context(app))
         except BaseException as e:
             opened.set_exception(e)
 
-    def wait(stopping: Callable[[], bool]) -> SparkSession | None:
+    def wait(stopping: Callable[[], bool]) -> SparkContext | None:
         while not stopping():
             with suppress(TimeoutError):
                 return opened.result(STOP_SEEN)
         return None
 
-    threading.Thread(target=run, daemon=True, name="session").start()
+    threading.Thread(target=run, daemon=True, name="spark").start()
     return wait

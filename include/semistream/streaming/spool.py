@@ -37,7 +37,7 @@ UNMATCHED = pa.schema(
 )
 PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 TEXT = "_corrupt_record"  # the field of an unparsable tuple's text; the name is Spark's
-WRITTEN_BYTES = 8_000_000  # of buffered rows that are written at a time
+WRITTEN_BYTES = 4_000_000  # of buffered rows that are written at a time
 VALUES = 131_072  # of unmatched tuples that are Python objects at a time
 
 
@@ -230,7 +230,8 @@ class Spool(AbstractContextManager["Spool"]):
         with naming(path):
             if name not in self._writers:
                 self._writers[name] = pa.ipc.new_stream(path, self._schemas[name])
-            self._writers[name].write_table(self._gathered[name].take())
+            # in one piece: a sink would store some hundred rows at a time
+            self._writers[name].write_table(self._gathered[name].take().combine_chunks())
 
     def _read(self, name: str) -> pa.Table:
         if self._gathered[name].size:

@@ -91,22 +91,21 @@ class Band(NamedTuple):
 
 class Rise(NamedTuple):
     """A load in which a larger share of tuples has no row of a dimension than in the previous
-    loads."""
+    loads. usual: the median of their shares; loads: their number."""
 
     role: str
     load: Load
-    usual: Band
+    usual: float
+    loads: int
 
     def __str__(self) -> str:
         loads = (
-            "the load before"
-            if self.usual.loads == 1
-            else f"the median of the {self.usual.loads} loads before"
+            "the load before" if self.loads == 1 else f"the median of the {self.loads} loads before"
         )
         return (
             f"{self.load.missing_share(self.role):.1%} of the {self.load.finished[self.role]:,} "
             f"tuples of {self.load.batches} have no row of {self.role}, against "
-            f"{self.usual.median:.1%}, {loads}"
+            f"{self.usual:.1%}, {loads}"
         )
 
 
@@ -114,16 +113,16 @@ def newest_rise(
     connection: Connection, app: str, role: str, after: Position | None, until: Position
 ) -> Rise | None:
     """Return the newest load after a position (None: of all loads) in which the share of tuples
-    without a row is unusually large: it exceeds the median of up to ``BEFORE`` previous loads by
-    more than the usual distance and by more than ``RISE``. Return None if there is none."""
+    without a row exceeds the median of up to ``BEFORE`` previous loads by more than ``RISE``,
+    however much these differ. Return None if there is none."""
     loads = [of for of in read_loads(connection, app, until) if of.finished[role] >= LEAST]
     for n in range(len(loads) - 1, 0, -1):
         if after is not None and loads[n].last <= after:
             break
         before = [of.missing_share(role) for of in loads[max(n - BEFORE, 0) : n]]
-        usual = Band.learn(before, RISE)
-        if loads[n].missing_share(role) > usual.high:
-            return Rise(role, loads[n], usual)
+        usual = median(before)
+        if loads[n].missing_share(role) > usual + RISE:
+            return Rise(role, loads[n], usual, len(before))
     return None
 
 

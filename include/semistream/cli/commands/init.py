@@ -108,10 +108,15 @@ def _ask(arguments: Namespace) -> None:
 
 
 def _answer(question: str, proposed: str = "") -> str:
-    """Return the user's answer to a question, or the proposed answer if the user just confirms."""
+    """Return the user's answer to a question, or the proposed answer if the user just confirms.
+    The end of the input (Ctrl-D) is an interrupt."""
+    shown = f" [{proposed}]" if proposed else ""
     while True:
-        shown = f" [{proposed}]" if proposed else ""
-        if (given := input(f"{question}{shown}: ").strip()) or proposed:
+        try:
+            given = input(f"{question}{shown}: ").strip()
+        except EOFError:
+            raise KeyboardInterrupt from None
+        if given or proposed:
             return given or proposed
 
 
