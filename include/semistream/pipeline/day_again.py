@@ -15,6 +15,7 @@ import difflib
 import json
 import os
 import shlex
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -36,7 +37,7 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.streaming.sources.log import SourceLog
+from semistream.streaming.sources.log import SourceLog, numbers_of
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import Ledger, app_number, checkpoint_of, retrying
@@ -102,7 +103,9 @@ def plan(
         _check_kind(loaded_job(engine, app), app)
         last = _check_checkpoint(ledger, app, checkpoint)
         with engine.connect() as connection:
-            named = _named(connection, app, day, files)
+            named = (
+                _of_day(connection, app, day) if day else _named(connection, app, checkpoint, files)
+            )
             batches = {batch for batch, _ in named}
             read = [
                 of
@@ -223,53 +226,68 @@ def _check_checkpoint(ledger: Ledger, app: str, checkpoint: Path) -> Position:
     return last
 
 
-def _named(
-    connection: Connection, app: str, day: date | None, files: Sequence[str]
-) -> list[tuple[int, str]]:
-    """Return (batch, path) of the requested files. Raises ConfigError for a file that was not
-    loaded, and for a day without files."""
+def _of_day(connection: Connection, app: str, day: date) -> list[tuple[int, str]]:
+    """Return (batch, path) of the files of a day. Raises ConfigError for a day without files."""
     f, c = load_files.c, load_commits.c
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    end = start + timedelta(days=1)
+    first, last = (int(at.timestamp()) * 10**9 for at in (start, end))
+    plain = start.replace(tzinfo=None)
     found = (
         select(f.batch, f.path)
         .join(load_commits, and_(c.app == f.app, c.batch == f.batch, c.drain == Kind.BATCH))
-        .where(f.app == app)
-        .order_by(f.batch, f.number)
-    )
-    if day is not None:
-        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        end = start + timedelta(days=1)
-        first, last = (int(at.timestamp()) * 10**9 for at in (start, end))
-        plain = start.replace(tzinfo=None)
-        of_day = or_(
-            and_(f.modified >= first, f.modified < last),
-            and_(
-                f.modified < 0, c.committed_at >= plain, c.committed_at < plain + timedelta(days=1)
+        .where(
+            f.app == app,
+            or_(
+                and_(f.modified >= first, f.modified < last),
+                and_(
+                    f.modified < 0,
+                    c.committed_at >= plain,
+                    c.committed_at < plain + timedelta(days=1),
+                ),
             ),
         )
-        named = [(int(batch), path) for batch, path in connection.execute(found.where(of_day))]
-        if not named:
-            raise ConfigError(
-                "day",
-                f"must be one on which files that {app} has loaded were last modified (UTC)",
-                str(day),
-                "Name the files: --file.",
-            )
-        return named
+        .order_by(f.batch, f.number)
+    )
+    named = [(int(batch), path) for batch, path in connection.execute(found)]
+    if not named:
+        raise ConfigError(
+            "day",
+            f"must be one on which files that {app} has loaded were last modified (UTC)",
+            str(day),
+            "Name the files: --file.",
+        )
+    return named
+
+
+def _named(
+    connection: Connection, app: str, checkpoint: Path, files: Sequence[str]
+) -> list[tuple[int, str]]:
+    """Return (batch, path) of the requested files, which may be gone. Raises ConfigError for a file
+    that was not loaded."""
+    c = load_commits.c
+    commits = connection.execute(
+        select(c.batch, c.source_offsets)
+        .where(c.app == app, c.drain == Kind.BATCH)
+        .order_by(c.batch)
+    ).all()
+    ends = [numbers_of(json.loads(commit.source_offsets))[1] for commit in commits]
+    loaded: dict[str, set[int]] = {}
+    for number, path in SourceLog(checkpoint / "query", "").listed():
+        if (at := bisect_left(ends, number)) < len(commits):
+            loaded.setdefault(path, set()).add(int(commits[at].batch))
     named = []
     for file in files:
         path = file if is_remote(file) else os.path.abspath(file)
-        rows = connection.execute(found.where(f.path == path)).all()
-        if not rows:
-            every = connection.scalars(select(f.path).where(f.app == app).limit(100_000)).all()
-            near = difflib.get_close_matches(path, every, 1, 0.8)
+        if path not in loaded:
+            near = difflib.get_close_matches(path, list(loaded)[:100_000], 1, 0.8)
             raise ConfigError(
                 "file",
-                f"must be one that {app} has loaded, and whose name it still knows",
+                f"must be one that {app} has loaded, and that was not taken out since",
                 file,
-                (f"Did you mean {near[0]}? " if near else "")
-                + "The names of files that are gone are forgotten when the load starts.",
+                f"Did you mean {near[0]}?" if near else "Give its path as it was then.",
             )
-        named += [(int(batch), path) for batch, path in rows]
+        named += [(batch, path) for batch in sorted(loaded[path])]
     return named
 
 
@@ -281,10 +299,7 @@ def _files_of(checkpoint: Path, commits: Sequence[Any]) -> tuple[list[tuple[int,
         offsets = json.loads(commit.source_offsets)
         if not offsets.get("files"):
             continue
-        after, last = (
-            -1 if not known or known[0] is None else known[0]["logOffset"]
-            for known in (offsets.get("start"), offsets.get("offsets"))
-        )
+        after, last = numbers_of(offsets)
         found = SourceLog(checkpoint / "query", offsets["format"]).entries(after, last)
         if len(found) != offsets["files"]:
             raise StateError(
