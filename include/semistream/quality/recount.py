@@ -146,22 +146,30 @@ def recounts(
 ) -> list[Recount]:
     """Return the splits of the source that a batch read, for reading them again. Raises
     CannotRecount."""
-    parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
-    offsets: dict[str, Any] = parts[side or 0]
-    count, first = offsets.get("files", 0), parts[0].get("files", 0) if side else 0
-    mine = select(f.path).where(f.app == commit.app, f.batch == commit.batch)
-    with engine.connect() as connection:
-        files = connection.scalars(
-            mine.where(f.number >= first, f.number < first + count).order_by(f.number)
-        ).all()
-    if len(files) < count:
+    offsets, files = files_of_batch(engine, commit, side)
+    if (lost := offsets.get("files", 0) - len(files)) > 0:
         raise CannotRecount(
-            f"{count - len(files)} source files of batch {commit.batch} are gone, "
-            f"and their names forgotten"
+            f"{lost} source files of batch {commit.batch} are gone, and their names forgotten"
         )
     # in the format that was read, which the job may have changed since
     given = stream.model_copy(update={"format": offsets.get("format") or stream.format})
-    return _splits(engine, given, Part.of(offsets, files))
+    return _splits(engine, given, Part.of(offsets, list(files.values())))
+
+
+def files_of_batch(
+    engine: sa.Engine, commit: sa.Row, side: int | None
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return the ``source_offsets`` of a stream's part of a batch; and the paths of its files, by
+    their number among these, as far as the ledger has them still."""
+    parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
+    offsets: dict[str, Any] = parts[side or 0]
+    count, first = offsets.get("files", 0), parts[0].get("files", 0) if side else 0
+    mine = select(f.number, f.path).where(f.app == commit.app, f.batch == commit.batch)
+    with engine.connect() as connection:
+        rows = connection.execute(
+            mine.where(f.number >= first, f.number < first + count).order_by(f.number)
+        ).all()
+    return offsets, {number - first: path for number, path in rows}
 
 
 def _splits(engine: sa.Engine, stream: StreamSpec, part: Part) -> list[Recount]:
