@@ -106,18 +106,24 @@ def _stage(
         if ids
         else None
     )
-    counted = []
+    counted, nameless = [], 0
     for batch, each in parts:
         rows, files = 0, [Path(part.label).name for part in each]
         for number, part in enumerate(each):
             for n, found in part.read(names):
                 rows += n
                 if tuples is not None and len(found):
+                    nameless += len(found) - len(found.select(list(names[:ids])).drop_null())
                     staging.write(
                         tuples, with_stream_id(batch, found, ids, arrow_schema(tuples), number)
                     )
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         counted.append((batch, ", ".join(files[:3]) + more, rows))
+    if nameless:
+        staging.notes.append(
+            f"{nameless:,} {'tuple' if nameless == 1 else 'tuples'} of the {stream.word}source "
+            f"without an id ({', '.join(stream.ids)}): counted, and no missing one can be named."
+        )
     counts = staging.table(
         stream.named("sources"),
         Column("batch", BigInteger),
