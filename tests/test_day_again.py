@@ -29,6 +29,7 @@ from semistream.warehouse.proof import read_proof
 from semistream.warehouse.schema import load_files, quality_runs
 from semistream.warehouse.taking_out import Stretch, stretches, take_out
 from semistream.warehouse.totals import read_totals
+from semistream.workloads import load_job
 from sink_loads import orders
 from star_loads import star_load
 from stream_pairs import Pair
@@ -370,15 +371,41 @@ def test_what_was_joined_again_goes_with_its_file(spark, three, tmp_path):
     assert "checks hold" in three.verify()
 
 
-def test_a_file_whose_tuples_were_joined_again_with_those_of_others_stays(spark, three):
-    new_products(three, "q1", "x28")  # a key of tuesday's, and one of monday's
-    steps.replay("sales", three.places)
-    before = three.loaded()
-    for name in ("monday", "tuesday"):
-        with pytest.raises(ConfigError, match="resolving load 1 behind batch 2, with"):
-            file = str(three.stream_directory / f"{name}.csv")
-            day_again.plan("sales", three.places, three.checkpoint, files=[file])
-    assert three.loaded() == before and "checks hold" in three.verify()
+@pytest.mark.parametrize("late", ["reject", "resolve"])
+def test_what_was_joined_again_with_a_file_is_open_again(spark, three, tmp_path, late):
+    """A key of tuesday's, and one of monday's, came with one version: one load has joined both."""
+
+    def again():
+        return three.run(spark) if late == "resolve" else steps.replay("sales", three.places)
+
+    three.file.write_text(f"{three.file.read_text()}late: {late}\n")
+    three.job = load_job(three.file, three.places)
+    new_products(three, "q1", "x28")
+    again()
+    resolved = three.rows("fact_sales WHERE category = 'late'", "id")
+    of_monday = {of for (of,) in resolved} & set(range(100))
+    assert of_monday and len(resolved) > len(of_monday)
+    assert "checks hold" in three.verify()
+    wrong = str(three.stream_directory / "tuesday.csv")
+    plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
+    assert (plan.reopened, plan.rows_read) == (len(of_monday), 100)
+    assert plan.facts + plan.unmatched == 100 + len(of_monday)
+    assert f"facts of {len(of_monday)} tuples of other batches" in str(plan)
+    day_again.carry_out(plan, three.places, three.checkpoint)
+    assert not three.rows("fact_sales WHERE category = 'late'", "id")
+    assert len(three.rows("unmatched WHERE resolved_by IS NULL AND stream_id = '28'", "tuple")) == 1
+    assert "checks hold" in three.verify()
+    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    three.run(spark)
+    if late == "reject":
+        again()
+    assert three.rows("fact_sales WHERE category = 'late'", "id") == Counter(
+        (of,) for of in of_monday
+    )
+    facts, _ = oracle(spark, tmp_path / "oracle")
+    assert not facts - three.loaded()[0]
+    assert three.query("SELECT count(*) FROM fact_sales") == [(len(of_monday) + facts.total(),)]
+    assert "checks hold" in three.verify()
 
 
 # ---- tuples that wait from one batch to the next

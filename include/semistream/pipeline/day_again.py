@@ -32,7 +32,7 @@ from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
 from semistream.pipeline.loaded import loaded_job
 from semistream.positions import Kind, Position
-from semistream.streaming.position import RESET, RESTORE, position, prepared
+from semistream.streaming.position import PROGRESS, RESET, RESTORE, position, prepared
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink, sink_kind
@@ -42,7 +42,14 @@ from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import Ledger, app_number, checkpoint_of, retrying
 from semistream.warehouse.schema import load_commits, load_files
-from semistream.warehouse.taking_out import Stretch, content, stretches, take_out, with_resolving
+from semistream.warehouse.taking_out import (
+    Stretch,
+    content,
+    reopened,
+    stretches,
+    take_out,
+    with_resolving,
+)
 
 RETRY = 60.0  # s for which a locked or lost database is tried again
 NAMED = 5  # files that an error names
@@ -54,7 +61,8 @@ class DayAgain:
     """The part of a load that is taken out. files: the requested files; others: further files of
     the same batches; batches: the batches' numbers; logs: (first - 1, last) numbers of the batches
     in Spark's list of files; listed: see ``take_out``; last: the newest commit at the time of
-    planning; command: the command that completes the work."""
+    planning; command: the command that completes the work; reopened: see
+    ``taking_out.reopened``."""
 
     app: str
     stretches: tuple[Stretch, ...]
@@ -68,15 +76,23 @@ class DayAgain:
     rows_read: int
     last: Position
     command: str
+    reopened: int = 0  # a release without it refused to take out such batches
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.batches))
         said = (
             f"This takes {'batch' if len(self.batches) == 1 else 'batches'} {numbers} out of "
-            f"{self.app}: {self.rows_read:,} tuples, which are {self.facts:,} facts and "
-            f"{self.unmatched:,} unmatched ones. The next load reads "
-            f"{len(self.files) + len(self.others):,} files again:"
+            f"{self.app}: {self.rows_read:,} tuples. {self.facts:,} facts and {self.unmatched:,} "
+            "unmatched tuples go. "
         )
+        if self.reopened:
+            said += (
+                f"So do the facts of {self.reopened:,} tuples of other batches, which were joined "
+                "again together with these and are unmatched then. With late: resolve, the next "
+                f"load that reads a file joins them again, and `semistream replay {self.app}` does "
+                "in any case; what was mended has to be replayed from its file. "
+            )
+        said += f"The next load reads {len(self.files) + len(self.others):,} files again:"
         asked = [
             f"\n  {file}" + ("" if DataFile(file).now() else " (which is gone)")
             for file in self.files
@@ -114,6 +130,7 @@ def plan(
             ]
             chosen = with_resolving(connection, app, read)
             held = content(connection, app, chosen)
+            again = reopened(connection, app, chosen)
         for sink in _outside(engine, app, places, checkpoint, held.commits):
             if (gone := sink.missing(app)) is not None:
                 raise StateError(f"{gone}. {RESTORE}")
@@ -131,10 +148,11 @@ def plan(
         tuple(logs),
         _first_seen(every),
         held.facts,
-        held.unmatched,
+        held.unmatched + again,
         held.rows_read,
         last,
         f"semistream reset {app} {asked}",
+        again,
     )
 
 
@@ -164,6 +182,10 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
                 commits = content(connection, of.app, of.stretches).commits
             for sink in _outside(engine, of.app, places, checkpoint, commits):
                 sink.take_out([stretch.loads(number) for stretch in of.stretches])
+
+            # the next load looks up all keys, as it knows those of the tuples that are open again
+            if of.reopened and (progress := read_checked(checkpoint / PROGRESS, RESTORE)):
+                write_checked(checkpoint / PROGRESS, progress | {"looked_up": {}})
 
             def work() -> None:
                 with engine.begin() as connection:
