@@ -4,7 +4,9 @@ the corrected files would have brought, and the proof holds all the while."""
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from semistream.warehouse.proof import read_proof
 from semistream.warehouse.schema import load_files, quality_runs
 from semistream.warehouse.taking_out import Stretch, stretches, take_out
 from semistream.warehouse.totals import read_totals
+from semistream.workloads import load_job
 from sink_loads import orders
 from star_loads import star_load
 from stream_pairs import Pair
@@ -281,6 +284,71 @@ def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
     assert all(not a - b for a, b in zip(before, three.loaded(), strict=True))
 
 
+# ---- files that came twice, and are gone
+
+
+@pytest.fixture
+def twice(spark, tmp_path):
+    """Two batches of two files; a file of the second one is a copy of one of the first."""
+    load = CsvLoad(tmp_path)
+    load.add("01_first.csv", *map(sale, range(10, 20)))
+    load.add("10_twice.csv", *map(sale, range(10)))
+    load.run(spark)
+    load.verify()
+    load.add("12_copy.csv", *map(sale, range(10)))
+    load.add("13_other.csv", *map(sale, range(20, 25)))
+    load.run(spark)
+    return load
+
+
+def test_the_files_of_an_id_are_named_whether_they_are_there_or_not(spark, twice):
+    original, copy = (str(twice.stream_directory / f"{n}.csv") for n in ("10_twice", "12_copy"))
+
+    def named(**options):
+        rows = twice.failures(**options)["unique_ids"]
+        return {(row["first_file"], row["last_file"]) for row in rows}
+
+    for since_last in (True, False):
+        assert named(since_last=since_last) == {(original, copy)}
+    assert "`semistream reset sales --file COPY`, delete the copy, and load again" in twice.said
+    Path(copy).unlink()
+    twice.run(spark)  # it forgets the name, and the checkpoint does not
+    assert not twice.rows("load_files WHERE path LIKE '%12_copy.csv'", "path")
+    for since_last in (True, False):
+        assert named(since_last=since_last) == {(original, f"{copy} (which is gone)")}
+    with open_warehouse(twice.places.warehouse_url) as engine, engine.connect() as connection:
+        page = connection.scalar(
+            sa.select(quality_runs.c.report).order_by(quality_runs.c.id.desc()).limit(1)
+        )
+    assert "2: 13_other.csv and 1 that is gone" in Path(page).read_text()
+    Path(original).unlink()
+    twice.run(spark)
+    assert named() == {(f"{original} (which is gone)", f"{copy} (which is gone)")}
+    shutil.rmtree(twice.checkpoint / "query")
+    assert named() == {("a file that is gone",) * 2}
+
+
+def test_a_file_that_was_deleted_first_is_taken_out_for_good(spark, twice, tmp_path):
+    copy, other = (str(twice.stream_directory / f"{n}.csv") for n in ("12_copy", "13_other"))
+    Path(copy).unlink()
+    twice.run(spark)
+    with pytest.raises(ConfigError, match=f"these are gone. Got '{copy}'.*name them too"):
+        day_again.plan("sales", twice.places, twice.checkpoint, files=[other])
+    plan = day_again.plan("sales", twice.places, twice.checkpoint, files=[copy])
+    assert (plan.files, plan.others, plan.rows_read) == ((copy,), (other,), 15)
+    assert plan == replace(
+        day_again.plan("sales", twice.places, twice.checkpoint, files=[copy, other]),
+        **{name: getattr(plan, name) for name in ("files", "others", "command")},
+    )
+    day_again.carry_out(plan, twice.places, twice.checkpoint)
+    with pytest.raises(ConfigError, match="that was not taken out since"):
+        day_again.plan("sales", twice.places, twice.checkpoint, files=[copy])
+    twice.run(spark)
+    assert "checks hold" in twice.verify()
+    assert {of for (of,) in twice.rows("fact_sales", "id")} <= set(range(25))
+    assert twice.query("SELECT sum(rows_read) FROM load_batches") == [(25,)]
+
+
 # ---- tuples that were joined again
 
 
@@ -311,15 +379,41 @@ def test_what_was_joined_again_goes_with_its_file(spark, three, oracle):
     assert "checks hold" in three.verify()
 
 
-def test_a_file_whose_tuples_were_joined_again_with_those_of_others_stays(spark, three):
-    new_products(three, "q1", "x28")  # a key of tuesday's, and one of monday's
-    steps.replay("sales", three.places)
-    before = three.loaded()
-    for name in ("monday", "tuesday"):
-        with pytest.raises(ConfigError, match="resolving load 1 behind batch 2, with"):
-            file = str(three.stream_directory / f"{name}.csv")
-            day_again.plan("sales", three.places, three.checkpoint, files=[file])
-    assert three.loaded() == before and "checks hold" in three.verify()
+@pytest.mark.parametrize("late", ["reject", "resolve"])
+def test_what_was_joined_again_with_a_file_is_open_again(spark, three, tmp_path, late):
+    """A key of tuesday's, and one of monday's, came with one version: one load has joined both."""
+
+    def again():
+        return three.run(spark) if late == "resolve" else steps.replay("sales", three.places)
+
+    three.file.write_text(f"{three.file.read_text()}late: {late}\n")
+    three.job = load_job(three.file, three.places)
+    new_products(three, "q1", "x28")
+    again()
+    resolved = three.rows("fact_sales WHERE category = 'late'", "id")
+    of_monday = {of for (of,) in resolved} & set(range(100))
+    assert of_monday and len(resolved) > len(of_monday)
+    assert "checks hold" in three.verify()
+    wrong = str(three.stream_directory / "tuesday.csv")
+    plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
+    assert (plan.reopened, plan.rows_read) == (len(of_monday), 100)
+    assert plan.facts + plan.unmatched == 100 + len(of_monday)
+    assert f"facts of {len(of_monday)} tuples of other batches" in str(plan)
+    day_again.carry_out(plan, three.places, three.checkpoint)
+    assert not three.rows("fact_sales WHERE category = 'late'", "id")
+    assert len(three.rows("unmatched WHERE resolved_by IS NULL AND stream_id = '28'", "tuple")) == 1
+    assert "checks hold" in three.verify()
+    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    three.run(spark)
+    if late == "reject":
+        again()
+    assert three.rows("fact_sales WHERE category = 'late'", "id") == Counter(
+        (of,) for of in of_monday
+    )
+    facts, _ = oracle(spark, tmp_path / "oracle")
+    assert not facts - three.loaded()[0]
+    assert three.query("SELECT count(*) FROM fact_sales") == [(len(of_monday) + facts.total(),)]
+    assert "checks hold" in three.verify()
 
 
 # ---- tuples that wait from one batch to the next

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from csv_loads import COLUMNS, HEADER, CsvLoad, sale
 from loads import verify
-from semistream.errors import ConfigError
+from semistream.data_files import LEAVE_OUT
+from semistream.errors import ConfigError, StateError
 from semistream.files.convert import cast_cells
 from semistream.files.inference import SampledCells
 from semistream.files.opening import SOURCES, open_source
@@ -392,6 +394,59 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
         *loaded,
         (3, "h3", "a3"),
     ]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_files_with_other_columns_are_all_named_and_can_be_left_out(spark, tmp_path, form):
+    def write(name, **columns):
+        path, rows = load.stream_directory / f"{name}.{form}", pa.table(columns)
+        if form == "csv":
+            lines = [columns, *zip(*columns.values(), strict=True)]
+            path.write_text("\n".join(",".join(map(str, line)) for line in lines))
+        elif form == "json":
+            path.write_text("\n".join(json.dumps(r) for r in rows.to_pylist()))
+        else:
+            pq.write_table(rows, path)
+        return path
+
+    load = CsvLoad(tmp_path, format=form, columns=None, options={})
+    write("a", id=[1], sku=["p1"])
+    load.run(spark)
+    wrong = [write("b", id=[2], sku=["p2"], guest=["x"]), write("d", id=[4])]
+    write("c", id=[3], sku=["p3"])
+    with pytest.raises(ConfigError, match=r"b\.\w+ has guest, which.*; .*d\.\w+ lacks sku") as told:
+        load.run(spark)
+    assert LEAVE_OUT in str(told.value)
+    assert ("stream.columns" in str(told.value)) == (form != "csv")
+    for file in wrong:
+        file.rename(tmp_path / file.name)
+    with pytest.raises(StateError, match="is gone, and has not been loaded") as told:
+        load.run(spark)
+    assert LEAVE_OUT in str(told.value)
+    for file in wrong:
+        if form == "parquet":
+            pq.write_table(pq.read_schema(load.stream_directory / "a.parquet").empty_table(), file)
+        else:
+            file.touch()
+    load.run(spark)
+    assert load.query("SELECT id FROM fact_sales ORDER BY id") == [(1,), (3,)]
+    assert "checks hold" in load.verify()
+    for file in wrong:
+        file.unlink()
+    load.run(spark)
+    assert "checks hold" in load.verify()
+
+
+@pytest.mark.parametrize("columns", [None, COLUMNS])
+def test_what_to_do_about_other_columns_fits_the_job(spark, tmp_path, columns):
+    """More columns of a CSV file are refused, whether the job declares its columns or not."""
+    load = CsvLoad(tmp_path, columns=columns)
+    load.add("a.csv", sale(1))
+    load.run(spark)
+    (load.stream_directory / "b.csv").write_text(f"{HEADER},guest\n{sale(2)},x\n")
+    with pytest.raises(ConfigError, match="has guest, which the stream has not") as told:
+        load.run(spark)
+    assert "stream.columns" not in str(told.value)
 
 
 @pytest.mark.parametrize(

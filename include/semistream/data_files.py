@@ -26,6 +26,11 @@ ENDINGS = {
 }  # endings of the names of data files, by format
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".zst", ".lz4", ".xz")
 GLOB_FILTER = "pathGlobFilter"
+LEAVE_OUT = (
+    "To leave a file out, move it out of the stream's directory, put an empty file of the same "
+    "name in its place (of Parquet, one with the stream's columns and no rows), and start the app "
+    "again; then the empty file can be deleted."
+)
 
 
 class DataFile(NamedTuple):
@@ -97,9 +102,8 @@ def examine(paths: Iterable[str]) -> tuple[DataFile, ...]:
         file = DataFile(path).now()
         if file is None:
             raise StateError(
-                f"The stream's file {path} is gone, and has not been loaded. Put it "
-                "back and start the app again; if its tuples are not to be loaded, "
-                "put a file without tuples in its place."
+                f"The stream's file {path} is gone, and has not been loaded. Put it back and start "
+                f"the app again. {LEAVE_OUT}"
             )
         found.append(file)
     return tuple(found)

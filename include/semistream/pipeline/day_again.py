@@ -15,6 +15,7 @@ import difflib
 import json
 import os
 import shlex
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -31,17 +32,24 @@ from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
 from semistream.pipeline.loaded import loaded_job
 from semistream.positions import Kind, Position
-from semistream.streaming.position import RESET, RESTORE, position, prepared
+from semistream.streaming.position import PROGRESS, RESET, RESTORE, position, prepared
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.streaming.sources.log import SourceLog
+from semistream.streaming.sources.log import SourceLog, numbers_of
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import Ledger, app_number, checkpoint_of, retrying
 from semistream.warehouse.schema import load_commits, load_files
-from semistream.warehouse.taking_out import Stretch, content, stretches, take_out, with_resolving
+from semistream.warehouse.taking_out import (
+    Stretch,
+    content,
+    reopened,
+    stretches,
+    take_out,
+    with_resolving,
+)
 
 RETRY = 60.0  # s for which a locked or lost database is tried again
 NAMED = 5  # files that an error names
@@ -53,7 +61,8 @@ class DayAgain:
     """The part of a load that is taken out. files: the requested files; others: further files of
     the same batches; batches: the batches' numbers; logs: (first - 1, last) numbers of the batches
     in Spark's list of files; listed: see ``take_out``; last: the newest commit at the time of
-    planning; command: the command that completes the work."""
+    planning; command: the command that completes the work; reopened: see
+    ``taking_out.reopened``."""
 
     app: str
     stretches: tuple[Stretch, ...]
@@ -67,15 +76,23 @@ class DayAgain:
     rows_read: int
     last: Position
     command: str
+    reopened: int = 0  # a release without it refused to take out such batches
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.batches))
         said = (
             f"This takes {'batch' if len(self.batches) == 1 else 'batches'} {numbers} out of "
-            f"{self.app}: {self.rows_read:,} tuples, which are {self.facts:,} facts and "
-            f"{self.unmatched:,} unmatched ones. The next load reads "
-            f"{len(self.files) + len(self.others):,} files again:"
+            f"{self.app}: {self.rows_read:,} tuples. {self.facts:,} facts and {self.unmatched:,} "
+            "unmatched tuples go. "
         )
+        if self.reopened:
+            said += (
+                f"So do the facts of {self.reopened:,} tuples of other batches, which were joined "
+                "again together with these and are unmatched then. With late: resolve, the next "
+                f"load that reads a file joins them again, and `semistream replay {self.app}` does "
+                "in any case; what was mended has to be replayed from its file. "
+            )
+        said += f"The next load reads {len(self.files) + len(self.others):,} files again:"
         asked = [
             f"\n  {file}" + ("" if DataFile(file).now() else " (which is gone)")
             for file in self.files
@@ -102,7 +119,9 @@ def plan(
         _check_kind(loaded_job(engine, app), app)
         last = _check_checkpoint(ledger, app, checkpoint)
         with engine.connect() as connection:
-            named = _named(connection, app, day, files)
+            named = (
+                _of_day(connection, app, day) if day else _named(connection, app, checkpoint, files)
+            )
             batches = {batch for batch, _ in named}
             read = [
                 of
@@ -111,6 +130,7 @@ def plan(
             ]
             chosen = with_resolving(connection, app, read)
             held = content(connection, app, chosen)
+            again = reopened(connection, app, chosen)
         for sink in _outside(engine, app, places, checkpoint, held.commits):
             if (gone := sink.missing(app)) is not None:
                 raise StateError(f"{gone}. {RESTORE}")
@@ -128,10 +148,11 @@ def plan(
         tuple(logs),
         _first_seen(every),
         held.facts,
-        held.unmatched,
+        held.unmatched + again,
         held.rows_read,
         last,
         f"semistream reset {app} {asked}",
+        again,
     )
 
 
@@ -161,6 +182,10 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
                 commits = content(connection, of.app, of.stretches).commits
             for sink in _outside(engine, of.app, places, checkpoint, commits):
                 sink.take_out([stretch.loads(number) for stretch in of.stretches])
+
+            # the next load looks up all keys, as it knows those of the tuples that are open again
+            if of.reopened and (progress := read_checked(checkpoint / PROGRESS, RESTORE)):
+                write_checked(checkpoint / PROGRESS, progress | {"looked_up": {}})
 
             def work() -> None:
                 with engine.begin() as connection:
@@ -223,53 +248,68 @@ def _check_checkpoint(ledger: Ledger, app: str, checkpoint: Path) -> Position:
     return last
 
 
-def _named(
-    connection: Connection, app: str, day: date | None, files: Sequence[str]
-) -> list[tuple[int, str]]:
-    """Return (batch, path) of the requested files. Raises ConfigError for a file that was not
-    loaded, and for a day without files."""
+def _of_day(connection: Connection, app: str, day: date) -> list[tuple[int, str]]:
+    """Return (batch, path) of the files of a day. Raises ConfigError for a day without files."""
     f, c = load_files.c, load_commits.c
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    end = start + timedelta(days=1)
+    first, last = (int(at.timestamp()) * 10**9 for at in (start, end))
+    plain = start.replace(tzinfo=None)
     found = (
         select(f.batch, f.path)
         .join(load_commits, and_(c.app == f.app, c.batch == f.batch, c.drain == Kind.BATCH))
-        .where(f.app == app)
-        .order_by(f.batch, f.number)
-    )
-    if day is not None:
-        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        end = start + timedelta(days=1)
-        first, last = (int(at.timestamp()) * 10**9 for at in (start, end))
-        plain = start.replace(tzinfo=None)
-        of_day = or_(
-            and_(f.modified >= first, f.modified < last),
-            and_(
-                f.modified < 0, c.committed_at >= plain, c.committed_at < plain + timedelta(days=1)
+        .where(
+            f.app == app,
+            or_(
+                and_(f.modified >= first, f.modified < last),
+                and_(
+                    f.modified < 0,
+                    c.committed_at >= plain,
+                    c.committed_at < plain + timedelta(days=1),
+                ),
             ),
         )
-        named = [(int(batch), path) for batch, path in connection.execute(found.where(of_day))]
-        if not named:
-            raise ConfigError(
-                "day",
-                f"must be one on which files that {app} has loaded were last modified (UTC)",
-                str(day),
-                "Name the files: --file.",
-            )
-        return named
+        .order_by(f.batch, f.number)
+    )
+    named = [(int(batch), path) for batch, path in connection.execute(found)]
+    if not named:
+        raise ConfigError(
+            "day",
+            f"must be one on which files that {app} has loaded were last modified (UTC)",
+            str(day),
+            "Name the files: --file.",
+        )
+    return named
+
+
+def _named(
+    connection: Connection, app: str, checkpoint: Path, files: Sequence[str]
+) -> list[tuple[int, str]]:
+    """Return (batch, path) of the requested files, which may be gone. Raises ConfigError for a file
+    that was not loaded."""
+    c = load_commits.c
+    commits = connection.execute(
+        select(c.batch, c.source_offsets)
+        .where(c.app == app, c.drain == Kind.BATCH)
+        .order_by(c.batch)
+    ).all()
+    ends = [numbers_of(json.loads(commit.source_offsets))[1] for commit in commits]
+    loaded: dict[str, set[int]] = {}
+    for number, path in SourceLog(checkpoint / "query", "").listed():
+        if (at := bisect_left(ends, number)) < len(commits):
+            loaded.setdefault(path, set()).add(int(commits[at].batch))
     named = []
     for file in files:
         path = file if is_remote(file) else os.path.abspath(file)
-        rows = connection.execute(found.where(f.path == path)).all()
-        if not rows:
-            every = connection.scalars(select(f.path).where(f.app == app).limit(100_000)).all()
-            near = difflib.get_close_matches(path, every, 1, 0.8)
+        if path not in loaded:
+            near = difflib.get_close_matches(path, list(loaded)[:100_000], 1, 0.8)
             raise ConfigError(
                 "file",
-                f"must be one that {app} has loaded, and whose name it still knows",
+                f"must be one that {app} has loaded, and that was not taken out since",
                 file,
-                (f"Did you mean {near[0]}? " if near else "")
-                + "The names of files that are gone are forgotten when the load starts.",
+                f"Did you mean {near[0]}?" if near else "Give its path as it was then.",
             )
-        named += [(int(batch), path) for batch, path in rows]
+        named += [(batch, path) for batch in sorted(loaded[path])]
     return named
 
 
@@ -281,10 +321,7 @@ def _files_of(checkpoint: Path, commits: Sequence[Any]) -> tuple[list[tuple[int,
         offsets = json.loads(commit.source_offsets)
         if not offsets.get("files"):
             continue
-        after, last = (
-            -1 if not known or known[0] is None else known[0]["logOffset"]
-            for known in (offsets.get("start"), offsets.get("offsets"))
-        )
+        after, last = numbers_of(offsets)
         found = SourceLog(checkpoint / "query", offsets["format"]).entries(after, last)
         if len(found) != offsets["files"]:
             raise StateError(

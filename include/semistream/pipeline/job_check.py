@@ -313,8 +313,15 @@ class _Check:
         if not spec.id or not set(spec.id) <= set(rows.schema.names) or not rows.num_rows:
             return 0
         # columns that are no keys, as doubles, may be part of an id
-        distinct = rows.select(list(spec.id)).group_by(list(spec.id)).aggregate([]).num_rows
-        duplicates = rows.num_rows - distinct
+        ids = rows.select(list(spec.id)).drop_null()
+        if nameless := rows.num_rows - ids.num_rows:
+            self.found.add(
+                "warning",
+                name,
+                f"{nameless:,} of {rows.num_rows:,} tuples have no id ({', '.join(spec.id)}): the "
+                "proof counts them, and cannot name one that is missing",
+            )
+        duplicates = ids.num_rows - ids.group_by(list(spec.id)).aggregate([]).num_rows
         if duplicates:
             self.found.judge(
                 spec.unique_ids,

@@ -106,18 +106,24 @@ def _stage(
         if ids
         else None
     )
-    counted = []
+    counted, nameless = [], 0
     for batch, each in parts:
         rows, files = 0, [Path(part.label).name for part in each]
         for number, part in enumerate(each):
             for n, found in part.read(names):
                 rows += n
                 if tuples is not None and len(found):
+                    nameless += len(found) - len(found.select(list(names[:ids])).drop_null())
                     staging.write(
                         tuples, with_stream_id(batch, found, ids, arrow_schema(tuples), number)
                     )
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         counted.append((batch, ", ".join(files[:3]) + more, rows))
+    if nameless:
+        staging.notes.append(
+            f"{nameless:,} {'tuple' if nameless == 1 else 'tuples'} of the {stream.word}source "
+            f"without an id ({', '.join(stream.ids)}): counted, and no missing one can be named."
+        )
     counts = staging.table(
         stream.named("sources"),
         Column("batch", BigInteger),
@@ -146,22 +152,30 @@ def recounts(
 ) -> list[Recount]:
     """Return the splits of the source that a batch read, for reading them again. Raises
     CannotRecount."""
-    parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
-    offsets: dict[str, Any] = parts[side or 0]
-    count, first = offsets.get("files", 0), parts[0].get("files", 0) if side else 0
-    mine = select(f.path).where(f.app == commit.app, f.batch == commit.batch)
-    with engine.connect() as connection:
-        files = connection.scalars(
-            mine.where(f.number >= first, f.number < first + count).order_by(f.number)
-        ).all()
-    if len(files) < count:
+    offsets, files = files_of_batch(engine, commit, side)
+    if (lost := offsets.get("files", 0) - len(files)) > 0:
         raise CannotRecount(
-            f"{count - len(files)} source files of batch {commit.batch} are gone, "
-            f"and their names forgotten"
+            f"{lost} source files of batch {commit.batch} are gone, and their names forgotten"
         )
     # in the format that was read, which the job may have changed since
     given = stream.model_copy(update={"format": offsets.get("format") or stream.format})
-    return _splits(engine, given, Part.of(offsets, files))
+    return _splits(engine, given, Part.of(offsets, list(files.values())))
+
+
+def files_of_batch(
+    engine: sa.Engine, commit: sa.Row, side: int | None
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return the ``source_offsets`` of a stream's part of a batch; and the paths of its files, by
+    their number among these, as far as the ledger has them still."""
+    parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
+    offsets: dict[str, Any] = parts[side or 0]
+    count, first = offsets.get("files", 0), parts[0].get("files", 0) if side else 0
+    mine = select(f.number, f.path).where(f.app == commit.app, f.batch == commit.batch)
+    with engine.connect() as connection:
+        rows = connection.execute(
+            mine.where(f.number >= first, f.number < first + count).order_by(f.number)
+        ).all()
+    return offsets, {number - first: path for number, path in rows}
 
 
 def _splits(engine: sa.Engine, stream: StreamSpec, part: Part) -> list[Recount]:

@@ -18,13 +18,15 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, ColumnElement, Subquery, and_, func, select
 
+from semistream.job import FILE_FORMATS
 from semistream.quality.checks import Check
 from semistream.quality.recount import PLACES, Sources, with_stream_id
+from semistream.quality.repeated_places import find_places
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Staging
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import batch_of, resolving
-from semistream.warehouse.schema import load_files, unmatched
+from semistream.warehouse.schema import unmatched
 from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, typed
 
@@ -50,17 +52,24 @@ def unique_ids(
     ids. sources: the recounted source, None if it cannot be recounted."""
     found = stage_repeated(staging, scope, stream, sources)
     if stream.spec.unique_ids:
-        yield _unique_ids(found, stream, sources is not None)
+        yield _unique_ids(found, scope.app, stream, sources is not None)
     elif found.told:
         staging.notes.append(f"{found.told} The job has unique_ids: false, so that this is right.")
 
 
-def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
+def _unique_ids(found: Repeated, app: str, stream: Stream, recounted: bool) -> Check:
     how = (
         ""
         if recounted
         else " The source cannot be read again: counted is what the warehouse "
         "has of it, so that a tuple that was loaded twice is here too."
+    )
+    copy = (
+        f"Where a file came twice, under another name: `semistream reset {app} --file COPY`, "
+        "delete the copy, and load again."
+        if not stream.name and stream.spec.format in FILE_FORMATS
+        else "Where tuples came twice: take the copies out of the source, `semistream reset "
+        f"{app}`, and load again."
     )
     f = _with_files(found.table, found.places).c
     named = select(
@@ -76,10 +85,9 @@ def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
         f"No id comes twice in the {stream.word}source",
         f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(),
         named,
-        "Where a file came twice, under another name: take one copy out of the source, `semistream "
-        "reset` the app, and load again. Where the ids do not identify a tuple, name all columns "
+        f"{copy} Where the ids do not identify a tuple, name all columns "
         f"that do under stream.id, reset and load again. Where copies are right, set unique_ids: "
-        f"false under {stream.name or 'stream'} in the job, and `semistream verify APP --job "
+        f"false under {stream.name or 'stream'} in the job, and `semistream verify {app} --job "
         f"FILE`.",
         found="times_in_source",
     )
@@ -116,7 +124,8 @@ def stage_repeated(
     staging.fill(table, _repeated(scope, stream, recent))
     if not (count := staging.count(table)):
         return Repeated(table, places, "")
-    _name_batches(staging, scope, table, places)
+    if stream.spec.unique_ids and stream.spec.format in FILE_FORMATS:
+        table = find_places(staging, scope, stream, table, places)
     return Repeated(table, places, _summary(staging, table, places, count))
 
 
@@ -295,29 +304,6 @@ def _place(load_id: Any) -> Any:
 
 def _batch(place: ColumnElement[int]) -> ColumnElement[int]:
     return (place - place % PLACES) // PLACES
-
-
-def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Table) -> None:
-    """Add the names of numbers that stand for whole batches (see ``_place``): the batch's file, or
-    one of its files."""
-    f, p, t = load_files.c, places.c, table.c
-    told = {
-        place
-        for row in staging.all(select(t.first_place, t.last_place).distinct())
-        for place in row
-    }.difference(staging.scalars(select(p.place)))
-    files = select(f.batch, func.count(), func.min(f.path)).where(f.app == scope.app)
-    staging.insert(
-        places,
-        [
-            (
-                batch * PLACES,
-                path if count == 1 else f"{path}, or another of the batch's {count} files",
-            )
-            for batch, count, path in (staging.all(files.group_by(f.batch)) if told else ())
-            if batch * PLACES in told
-        ],
-    )
 
 
 def _summary(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> str:

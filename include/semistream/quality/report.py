@@ -22,6 +22,7 @@ from semistream.quality.expected_loads import Limits, match_limits, match_rate, 
 from semistream.quality.scope import Scope
 from semistream.reasons import QUARANTINED
 from semistream.streaming.sinks.registry import sink_kind
+from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.load_history import Load
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.proof import Run, as_run, counting
@@ -180,7 +181,18 @@ def _files(connection: sa.Connection, scope: Scope, after: Position | None) -> s
     ).all()
     names = ", ".join(Path(path).name for path in reversed(newest))
     more = "the newest " if count > FILES_NAMED else ""
-    return f"{count:,}: {more}{names}" if count else ""
+    c = load_commits.c
+    loaded = connection.scalars(
+        select(c.source_offsets).where(
+            c.app == scope.app, c.drain == Kind.BATCH, c.batch > begin, c.batch <= scope.last[0]
+        )
+    )
+    every = sum(part.get("files", 0) for said in loaded for part in parts_of(json.loads(said)))
+    if lost := max(every - count, 0):
+        names = " and ".join(
+            filter(None, (names, f"{lost:,} that {'is' if lost == 1 else 'are'} gone"))
+        )
+    return f"{every:,}: {more}{names}" if every else ""
 
 
 # ---- how complete it is

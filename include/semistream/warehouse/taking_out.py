@@ -5,13 +5,14 @@ A tuple that waited becomes a fact, or an unmatched tuple, in a later load than 
 it. Therefore a whole *stretch* is taken out: all commits between two moments at which no tuple
 waited. All rows of its loads belong to tuples that the stretch has read. All tuples that it has
 read are in its loads, or in resolving loads that have joined them again; these resolving loads are
-taken out, too. The batches keep their numbers, by which Spark and the checkpoint know them.
+taken out, too, and the tuples of other stretches that they have joined are open again. The batches
+keep their numbers, by which Spark and the checkpoint know them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,8 +30,7 @@ from sqlalchemy import (
     update,
 )
 
-from semistream.errors import ConfigError
-from semistream.positions import START, Kind, Position, named, ordinal, resolves
+from semistream.positions import START, Kind, Position, ordinal
 from semistream.warehouse.ledger import app_number, utc_now
 from semistream.warehouse.load_ids import app_loads, batch_of, drain_of, last_load
 from semistream.warehouse.schema import (
@@ -108,8 +108,7 @@ def stretches(connection: Connection, app: str) -> list[Stretch]:
 
 def with_resolving(connection: Connection, app: str, of: Sequence[Stretch]) -> list[Stretch]:
     """Return these stretches of an app together with the stretches of loads that have joined their
-    tuples again, in order. Raises ConfigError if such a load has also joined tuples of other
-    stretches, because these tuples would then be in no load."""
+    tuples again, in order."""
     number, u, every = app_number(connection, app), unmatched.c, stretches(connection, app)
     chosen = set(of)
     while True:
@@ -118,33 +117,22 @@ def with_resolving(connection: Connection, app: str, of: Sequence[Stretch]) -> l
         at = [(int(batch_of(load)), int(drain_of(load))) for load in resolving if load is not None]
         more = {stretch for stretch in every if any(map(stretch.holds, at))} - chosen
         if not more:
-            break
+            return [stretch for stretch in every if stretch in chosen]
         chosen |= more
-    if resolving := _resolving(connection, app, chosen):
-        by = or_(*(u.resolved_by.between(*Stretch.only(p).loads(number)) for p in resolving))
-        others = connection.scalar(
-            select(func.count()).where(u.load_id.between(*app_loads(number)), by, not_(mine))
-        )
-        if others:
-            raise ConfigError(
-                "app",
-                "must not have joined tuples of these batches again together with those of others",
-                f"{app}, in {' and '.join(map(named, resolving))}, with {others:,} others",
-                f"Mend single tuples: semistream replay {app} FILE. Or take out everything: "
-                f"semistream reset {app}, and load the source anew.",
-            )
-    return [stretch for stretch in every if stretch in chosen]
 
 
-def _resolving(connection: Connection, app: str, of: Iterable[Stretch]) -> list[Position]:
-    """Return the positions of the resolving loads in these stretches."""
-    c = load_commits.c
-    found = connection.execute(
-        select(c.batch, c.drain)
-        .where(c.app == app, resolves(c.drain), or_(*(_within(stretch, c) for stretch in of)))
-        .order_by(c.batch, c.drain)
+def reopened(connection: Connection, app: str, of: Sequence[Stretch]) -> int:
+    """Return the number of tuples of other stretches that were joined again by loads in these
+    stretches, and that are open again without these loads."""
+    number, u = app_number(connection, app), unmatched.c
+    within = [
+        or_(*(column.between(*stretch.loads(number)) for stretch in of))
+        for column in (u.load_id, u.resolved_by)
+    ]
+    query = select(func.count()).where(
+        u.load_id.between(*app_loads(number)), not_(within[0]), within[1]
     )
-    return [(int(batch), int(kind)) for batch, kind in found]
+    return connection.scalar(query) or 0
 
 
 def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:
@@ -167,13 +155,13 @@ def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:
 
 def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: float | None) -> None:
     """Take stretches of an app out of the warehouse, within the connection's transaction. A
-    repeated call is harmless.
+    repeated call is harmless. Tuples of other stretches that these have joined again become open.
 
     Verifications of these batches no longer count. listed: a time, in seconds since 1970, before
     which the source had none of the files that were taken out; None if unknown.
     """
     b, c, i, f, q = load_batches.c, load_commits.c, load_inputs.c, load_files.c, quality_runs.c
-    number, now = app_number(connection, app), utc_now().isoformat()
+    number, now, u = app_number(connection, app), utc_now().isoformat(), unmatched.c
     for stretch in of:
         loads = stretch.loads(number)
         commits = content(connection, app, [stretch]).commits
@@ -184,6 +172,11 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
             connection.execute(delete(fact).where(fact.c.load_id.between(*loads)))
         for table in (unmatched, inferred, load_rejections):
             connection.execute(delete(table).where(table.c.load_id.between(*loads)))
+        connection.execute(
+            update(unmatched)
+            .where(u.load_id.between(*app_loads(number)), u.resolved_by.between(*loads))
+            .values(resolved_by=None)
+        )
         connection.execute(
             update(load_inputs)
             .where(i.load_id.between(*loads))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from semistream.data_files import (
     ENDINGS,
     GLOB_FILTER,
+    LEAVE_OUT,
     DataFile,
     Unreadable,
     escaped,
@@ -75,6 +76,8 @@ MOST_DECODING = 16
 # Files are small below a mean of so many bytes: opening one takes longer than exchanging its
 # tuples. More than FEW_FILES such files are therefore read once, not once in every task.
 SMALL_FILE, FEW_FILES = 256_000, 64
+NAMED = 5  # files with other columns that an error names
+VARYING = "Where columns vary, stream.columns says which ones to read (a schema as DDL)."
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class FileReader(SplitReader[DataFile]):
         """Raise ConfigError for a file whose columns differ from the stream's. If the job declares
         ``stream.columns``, a JSON file may lack some of them, and any file but CSV may have more.
         """
-        source, wanted = self.open(), self.schema.names
+        source, wanted, wrong = self.open(), self.schema.names, list[str]()
         for path in (file.path for file in splits):
             found = source.columns(Path(path))
             if found is None:
@@ -129,19 +132,22 @@ class FileReader(SplitReader[DataFile]):
             )
             if lacking and self.path and Path(path).is_relative_to(self.path):
                 check_partitions("stream.path", Path(self.path), [Path(path)])
+            what = (
+                lacking and f"lacks {', '.join(lacking)}",
+                new and f"has {', '.join(new)}, which the stream has not",
+            )
             if lacking or new:
-                what = (
-                    lacking and f"lacks {', '.join(lacking)}",
-                    new and f"has {', '.join(new)}, which the stream has not",
-                )
-                raise ConfigError(
-                    "stream",
-                    "must have the same columns in every file",
-                    f"{path} {' and '.join(w for w in what if w)}",
-                    f"The stream's columns are {', '.join(wanted)}. Nothing of this batch is "
-                    "loaded: mend the file and start the app again. Where columns vary, "
-                    "stream.columns says which ones to read (a schema as DDL).",
-                )
+                wrong.append(f"{path} {' and '.join(w for w in what if w)}")
+        if wrong:
+            more = f"; and {len(wrong) - NAMED:,} more files" if len(wrong) > NAMED else ""
+            raise ConfigError(
+                "stream",
+                "must have the same columns in every file",
+                "; ".join(wrong[:NAMED]) + more,
+                f"The stream's columns are {', '.join(wanted)}. Nothing of this batch is loaded: "
+                f"mend the files and start the app again. {LEAVE_OUT}"
+                + (f" {VARYING}" if self.kind != "csv" and not self.declared else ""),
+            )
 
     def is_empty(self, split: DataFile) -> bool:
         if self.kind == "parquet":
@@ -285,7 +291,7 @@ def _inferred(spec: StreamSpec, reading: Reading, files: Sequence[Path]) -> pa.S
             "stream.path",
             f"must hold {spec.format} files that can be read",
             spec.path,
-            f"{e} Where columns vary, stream.columns says which ones to read (a schema as DDL).",
+            f"{e} {VARYING}" if spec.format != "csv" else str(e),
         ) from None
     source.assign_types()
     check_formats(source.schema, spec.formats, "stream")

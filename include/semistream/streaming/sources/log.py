@@ -12,7 +12,7 @@ import string
 import time
 import unicodedata
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlparse
@@ -85,12 +85,14 @@ class SourceLog:
     def entries(self, after: int, last: int) -> list[str]:
         """Return the paths of the files that the source's log lists under the numbers above
         ``after`` and up to ``last``."""
-        paths: dict[str, None] = {}
+        return list(dict.fromkeys(path for number, path in self.listed() if after < number <= last))
+
+    def listed(self) -> Iterator[tuple[int, str]]:
+        """Yield (number, path) of all files that the source's log lists, also of those that are
+        gone."""
         for line in self._lines():
             entry = json.loads(line)
-            if after < entry["batchId"] <= last:
-                paths[plain_path(entry["path"])] = None
-        return list(paths)
+            yield entry["batchId"], plain_path(entry["path"])
 
     def end(self, batch: int) -> int:
         """Return the number of the last entry of the source's log that belongs to a batch or to an
@@ -179,6 +181,14 @@ class SourceLog:
             return None
         line = lines[self.number]
         return [None if line == "-" else json.loads(line)]
+
+
+def numbers_of(offsets: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers under which the source's log lists the files of a batch: those above the
+    first one, and up to the second one. offsets: the batch's ``source_offsets``."""
+    start, end = (offsets.get(name) for name in ("start", "offsets"))
+    after, last = (known[0]["logOffset"] if known and known[0] else -1 for known in (start, end))
+    return after, last
 
 
 def file_uri(path: str) -> str:

@@ -1,0 +1,197 @@
+"""The files of repeated ids that were counted in the warehouse, which knows a tuple's load only.
+
+The files of these loads that are still there are read again. An id that none of them has was in a
+file that is gone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, Subquery, and_, case, func, select
+
+from semistream.data_files import DataFile
+from semistream.positions import Kind
+from semistream.quality.recount import (
+    PLACES,
+    files_of_batch,
+    ids_of_file,
+    recounted_columns,
+    with_stream_id,
+)
+from semistream.quality.scope import Scope, Stream
+from semistream.quality.staging import Staging
+from semistream.streaming.sources.contract import CannotRecount
+from semistream.streaming.sources.log import SourceLog, numbers_of
+from semistream.warehouse.ledger import checkpoint_of
+from semistream.warehouse.schema import load_commits
+from semistream.warehouse.tables import arrow_schema, quoted
+from semistream.warehouse.taking_out import Stretch, stretches
+from semistream.warehouse.types import KeyString
+
+MOST = 1_000_000  # repeated ids that are held; of more, all ids of the files are staged
+ELSEWHERE = PLACES - 1  # the number of a file, in its batch, that stands for those without the id
+
+
+@dataclass
+class _Files:
+    """The files of a stretch of batches. there: by place, paths of those that are there; gone:
+    paths of those that are not; nameless: the number of those whose names nobody knows."""
+
+    there: dict[int, str] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    nameless: int = 0
+
+    @property
+    def elsewhere(self) -> str:
+        """A description of the files that may have an id that was not found."""
+        lost = len(self.gone) + self.nameless
+        names, count = (self.gone, lost) if lost else ([*self.there.values()], len(self.there))
+        if not names:
+            return "a file that is gone" if lost == 1 else f"one of {lost:,} files that are gone"
+        if count == 1:
+            return f"{names[0]} (which is gone)" if lost else names[0]
+        return f"{names[0]}, or another of {count:,} files{' that are gone' if lost else ''}"
+
+
+def find_places(
+    staging: Staging, scope: Scope, stream: Stream, table: sa.Table, places: sa.Table
+) -> sa.Table:
+    """Return a copy of the table of repeated ids, in which numbers that stand for whole batches are
+    replaced by the places of files. Add the names of these places. See ``repeated_ids.Repeated``.
+    """
+    t = table.c
+    known = select(places.c.place)
+    batches = {
+        place // PLACES
+        for column in (t.first_place, t.last_place)
+        for place in staging.scalars(select(column).where(column.not_in(known)).distinct())
+    }
+    with staging.engine.connect() as connection:
+        every = stretches(connection, scope.app)
+    whole = staging.table(
+        stream.named("whole"),
+        *(Column(name, BigInteger) for name in ("place", "after", "until", "elsewhere")),
+    )
+    kinds = recounted_columns(scope, stream)
+    ids = staging.table(
+        stream.named("found"),
+        Column("quality_batch", BigInteger),
+        Column("quality_place", BigInteger),
+        *(Column(quoted(name), kinds[name]) for name in stream.ids),
+        Column("quality_id", KeyString()),
+    )
+    wanted = staging.scalars(select(t.stream_id).limit(MOST + 1))
+    those = pa.array(wanted, pa.string()) if len(wanted) <= MOST else None
+    for of in every:
+        mine = [batch for batch in batches if of.holds((batch, Kind.BATCH))]
+        if not mine:
+            continue
+        files = _files(staging, scope, stream, of)
+        elsewhere = max(mine) * PLACES + ELSEWHERE
+        staging.insert(places, [*files.there.items(), (elsewhere, files.elsewhere)])
+        staging.insert(
+            whole, [(batch * PLACES, of.first[0], of.last[0], elsewhere) for batch in mine]
+        )
+        _find(staging, stream, files, ids, those)
+    staging.index(ids, "quality_id")
+    exact = staging.table(
+        stream.named("placed"), *(Column(column.name, column.type) for column in t)
+    )
+    staging.fill(exact, _placed(table, whole, ids))
+    return exact
+
+
+def _files(staging: Staging, scope: Scope, stream: Stream, of: Stretch) -> _Files:
+    """Return the files of a stretch of batches. The checkpoint, if it is here, lists those that the
+    ledger has forgotten."""
+    c, found = load_commits.c, _Files()
+    with staging.engine.connect() as connection:
+        checkpoint = checkpoint_of(connection, scope.app)
+        commits = connection.execute(
+            select(c.app, c.batch, c.source_offsets)
+            .where(
+                c.app == scope.app,
+                c.drain == Kind.BATCH,
+                c.batch > of.first[0],
+                c.batch <= of.last[0],
+            )
+            .order_by(c.batch)
+        ).all()
+    for commit in commits:
+        offsets, noted = files_of_batch(staging.engine, commit, stream.side)
+        if not offsets.get("files"):
+            continue
+        here = {n: path for n, path in noted.items() if DataFile(path).now() is not None}
+        found.there |= {commit.batch * PLACES + n: path for n, path in here.items()}
+        listed = list(noted.values())
+        if checkpoint is not None:
+            log = SourceLog(Path(checkpoint) / "query", offsets["format"], stream.side or 0)
+            with suppress(OSError, ValueError):  # what is damaged there is another check's
+                listed += log.entries(*numbers_of(offsets))
+        gone = dict.fromkeys(path for path in listed if path not in here.values())
+        found.gone += gone
+        found.nameless += max(offsets["files"] - len(here) - len(gone), 0)
+    return found
+
+
+def _find(
+    staging: Staging, stream: Stream, files: _Files, ids: sa.Table, wanted: pa.Array | None
+) -> None:
+    """Stage the ids of files. wanted: the ids to look for, None for all. A file that cannot be read
+    is left out."""
+    schema = arrow_schema(ids)
+    for place, path in files.there.items():
+        with suppress(CannotRecount, OSError):
+            for _, rows in ids_of_file(Path(path), stream.spec, staging.engine):
+                found = with_stream_id(
+                    place // PLACES, rows, len(stream.ids), schema, place % PLACES
+                )
+                if wanted is not None:
+                    found = found.filter(pc.is_in(found["quality_id"], value_set=wanted))
+                staging.write(ids, found)
+
+
+def _placed(table: sa.Table, whole: sa.Table, ids: sa.Table) -> sa.Select:
+    """Select the repeated ids with the places at which they were found; see ``find_places``. If a
+    copy was not found, it is in the files elsewhere."""
+    t, i = table.c, ids.c
+
+    def found(name: str) -> tuple[sa.FromClause, Subquery]:
+        w = whole.alias(name)
+        of_stretch = (
+            select(
+                w.c.place,
+                i.quality_id,
+                func.count().label("times"),
+                func.min(i.quality_place).label("first_place"),
+                func.max(i.quality_place).label("last_place"),
+            )
+            .join_from(ids, w, and_(i.quality_batch > w.c.after, i.quality_batch <= w.c.until))
+            .group_by(w.c.place, i.quality_id)
+            .subquery(f"found_{name}")
+        )
+        return whole.alias(f"{name}_whole"), of_stretch
+
+    (one, first), (other, last) = found("one"), found("other")
+    both, times = one.c.elsewhere == other.c.elsewhere, func.coalesce(last.c.times, 0)
+    return (
+        select(
+            t.stream_id,
+            t.times,
+            func.coalesce(first.c.first_place, one.c.elsewhere, t.first_place),
+            case(
+                (and_(both, times < t.times), other.c.elsewhere),
+                else_=func.coalesce(last.c.last_place, other.c.elsewhere, t.last_place),
+            ),
+        )
+        .outerjoin_from(table, one, one.c.place == t.first_place)
+        .outerjoin(other, other.c.place == t.last_place)
+        .outerjoin(first, and_(first.c.place == one.c.place, first.c.quality_id == t.stream_id))
+        .outerjoin(last, and_(last.c.place == other.c.place, last.c.quality_id == t.stream_id))
+    )
