@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 import time
@@ -26,6 +27,7 @@ from semistream.joins.waits import in_seconds
 from semistream.streaming.status import LAUNCHED, Status, clear_stop, read_status
 
 LINES = 30  # of a driver's output that a failed task shows
+CONSOLE = "semistream load"  # how the owner begins if a console command launched the driver
 SILENCE = 60.0  # s without a heartbeat after which a driver on another machine counts as dead
 
 
@@ -39,6 +41,12 @@ class Launch:
     host: str
     owner: str  # who launched it, for instance a DAG run
     at: float  # epoch seconds
+
+    @property
+    def command(self) -> str:
+        """The console command that launched the driver; "" if something else did."""
+        found = re.fullmatch(rf"({CONSOLE} .+), \d+", self.owner)
+        return found[1] if found else ""
 
 
 LAUNCH = TypeAdapter(Launch)

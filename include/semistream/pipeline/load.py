@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -76,7 +77,8 @@ def _run(
                 f"See `semistream status {settings.name()}`, or stop it: "
                 f"semistream stop {settings.name()}.",
             )
-        owner = f"semistream load, {time.time_ns()}"
+        app = ["--app", settings.app] if settings.app else []
+        owner = f"{drivers.CONSOLE} {shlex.join([settings.job, *app])}, {time.time_ns()}"
         drivers.launch([*APP, *settings.to_arguments()], checkpoint, owner, {})
     try:
         _follow(settings, places, progress)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
+from semistream.positions import resolves
 from semistream.streaming.status import Status, read_status, stop_requested
 from semistream.warehouse.commit_history import CommitCounts, read_commits
 from semistream.warehouse.lateness import Lateness
@@ -80,8 +81,9 @@ class Recent:
 @dataclass(frozen=True)
 class Tile:
     """The content of an app's tile. rate: stream tuples per second now, or of the last run; bars:
-    the bars of the sparkline, stream tuples per second, the oldest first; match: the share of the
-    newest tuples that are matched, None without tuples; band: the usual range of this share."""
+    the bars of the sparkline, stream tuples per second, the oldest first; newest: the share of the
+    newest tuples that were matched when they came, None without tuples; band: the usual range of
+    this share."""
 
     app: str
     running: Verdict
@@ -95,7 +97,7 @@ class Tile:
     stopping: bool
     rate: float
     bars: tuple[float, ...]
-    match: float | None
+    newest: float | None
     band: tuple[float, float] | None
     waiting: int
     wait_median: float | None
@@ -221,9 +223,10 @@ def bars(commits: Sequence[CommitCounts], now: datetime) -> tuple[float, ...]:
 
 
 def match_share(commits: Sequence[CommitCounts]) -> tuple[float | None, tuple[float, float] | None]:
-    """Return the share of the newest finished tuples that are matched, and the usual range of this
-    share in former commits. The share is None if no tuple is finished; the range is None if there
-    are few former commits."""
+    """Return the share of the newest finished tuples that were matched when they came, and the
+    usual range of this share in former commits. The share is None if no tuple is finished; the
+    range is None if there are few former commits."""
+    commits = [of for of in commits if not resolves(of.drain)]  # its tuples are no new ones
     newest, finished, matched = len(commits), 0, 0
     while newest and finished < SHARE_OF:
         newest -= 1
