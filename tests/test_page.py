@@ -1137,6 +1137,14 @@ def test_charts_show_the_numbers_under_the_pointer_and_as_a_table_of_what_is_zoo
         until(lambda: len(rows()) == 13, what="the whole")
         find(browser, "[data-axis=time]").send_keys("\n")
         until(lambda: "true" in find(browser, "[data-axis=time]").get_attribute("aria-pressed"))
+        # an axis of small numbers has a unit in which they differ
+        ticks = "return [0, 500, 4000, 2.5e6].map((n) => `${bytes.axis(n)}|${bytes.long(n)}`)"
+        assert browser.execute_script(ticks) == [
+            "0 MB|0.0 MB",
+            "500 B|500 B",
+            "4 kB|4.0 kB",
+            "2.5 MB|2.5 MB",
+        ]
         # a commit appears by itself
         load(ledger, 12, 0, 7000, 0)
         until(lambda: len(rows()) == 14, 20, "the new commit")

@@ -24,6 +24,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, and_, or_, select
 
+from semistream.counted import counted
 from semistream.data_files import DataFile, is_remote
 from semistream.durable import read_checked, sync, write_checked
 from semistream.errors import ConfigError, StateError
@@ -44,7 +45,7 @@ from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.taking_out import Stretch, content, stretches, take_out, with_resolving
 
 RETRY = 60.0  # s for which a locked or lost database is tried again
-NAMED = 5  # files that an error names
+NAMED = 5  # files that a plan or an error names
 ALL = "Or take out everything: semistream reset {app}, and load the source anew."
 
 
@@ -70,18 +71,20 @@ class DayAgain:
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.batches))
+        every = len(self.files) + len(self.others)
         said = (
             f"This takes {'batch' if len(self.batches) == 1 else 'batches'} {numbers} out of "
-            f"{self.app}: {self.rows_read:,} tuples, which are {self.facts:,} facts and "
-            f"{self.unmatched:,} unmatched ones. The next load reads "
-            f"{len(self.files) + len(self.others):,} files again:"
+            f"{self.app}: {counted(self.rows_read, 'tuple')}, which are "
+            f"{counted(self.facts, 'fact')} and {self.unmatched:,} unmatched. The next load reads "
+            f"{counted(every, 'file')} again:"
         )
         asked = [
             f"\n  {file}" + ("" if DataFile(file).now() else " (which is gone)")
-            for file in self.files
+            for file in self.files[:NAMED]
         ]
-        also = [f"\n  {file} (of the same batches)" for file in self.others]
-        return said + "".join(asked + also)
+        also = [f"\n  {file} (of the same batches)" for file in self.others[: NAMED - len(asked)]]
+        more = every - len(asked) - len(also)
+        return said + "".join(asked + also) + (f"\n  and {more:,} more" if more else "")
 
 
 DAY_AGAIN = TypeAdapter(DayAgain)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from semistream.counted import counted
 from semistream.durable import write_json
 from semistream.joins.waits import in_seconds
 from semistream.streaming.status import LAUNCHED, Status, clear_stop, read_status
@@ -180,8 +181,8 @@ def describe(checkpoint: Path, status: Status) -> str:
         + ("" if s.batch is None else f", batch {s.batch}")
         + (f", master data {s.master_version}" if s.master_version else ""),
         f"last sign of life {s.heartbeat[:19].replace('T', ' ')} UTC, from pid {s.pid} on {s.host}",
-        f"this run: {s.rows_read:,} rows read, {s.matched:,} matched, {s.unmatched:,} unmatched, "
-        f"{s.waiting:,} waiting{held}",
+        f"this run: {counted(s.rows_read, 'row')} read, {s.matched:,} matched, "
+        f"{s.unmatched:,} unmatched, {s.waiting:,} waiting{held}",
         f"{s.service_rate:,.0f} tuples/s inside the join, {s.rate:,.0f} tuples/s end to end",
     ]
     if s.master_version:
@@ -213,8 +214,8 @@ def progress(checkpoint: Path) -> str:
         return "the driver is starting"
     return (
         f"{status.state}: batch {status.batch if status.batch is not None else '-'}, "
-        f"{status.rows_read:,} rows read, {status.matched:,} matched, {status.unmatched:,} "
-        f"unmatched, {status.waiting:,} waiting"
+        f"{counted(status.rows_read, 'row')} read, {status.matched:,} matched, "
+        f"{status.unmatched:,} unmatched, {status.waiting:,} waiting"
     )
 
 

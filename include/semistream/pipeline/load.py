@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semistream import interrupts, workloads
+from semistream.counted import counted
 from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import Job
 from semistream.master.published import snapshot_root
@@ -159,7 +160,7 @@ def provision(
                 )
                 report.append(
                     f"snapshot {manifest.version}{'' if changed else ', as before'}: "
-                    f"{manifest.tuple_count:,} rows, in "
+                    f"{counted(manifest.tuple_count, 'row')}, in "
                     f"{snapshot_root(places.snapshots, name, key)}"
                 )
             if not joined.keys:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from semistream.counted import counted
 from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
 from semistream.positions import resolves
@@ -271,7 +272,11 @@ def _complete(proof: Proof | None, alive: bool) -> Verdict:
 
 def _late(status: Status | None, alive: bool, waiting: int, limit: float) -> Verdict:
     if waiting and not alive:
-        return Verdict("bad", "stuck", f"{waiting:,} tuples wait, and nothing runs")
+        return Verdict(
+            "bad",
+            "stuck",
+            f"{counted(waiting, 'tuple')} {'waits' if waiting == 1 else 'wait'}, and nothing runs",
+        )
     if alive and status is not None:
         silent = (datetime.now(UTC) - datetime.fromisoformat(status.heartbeat)).total_seconds()
         if silent > drivers.SILENCE:
@@ -309,7 +314,7 @@ def _troubles(
         found.append(
             Trouble(
                 "Tuples wait, and nothing runs",
-                f"The load ended with {waiting:,} tuples that are not finished",
+                f"The load ended with {counted(waiting, 'unfinished tuple')}",
                 "Start it again: it finishes them first.",
                 "restart",
             )
@@ -321,7 +326,7 @@ def _troubles(
                 f"Not complete: batches {run.batches}",
                 f"The proof failed: {', '.join(run.failed)}",
                 "The report names the rows. Mend them, or take the batches out "
-                "(semistream reset) and load them again; then verify.",
+                f"(semistream reset {proof.app}) and load them again; then verify.",
                 "report",
                 run.report,
             )

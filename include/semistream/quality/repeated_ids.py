@@ -18,6 +18,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, ColumnElement, Subquery, and_, func, select
 
+from semistream.counted import counted
 from semistream.quality.checks import Check
 from semistream.quality.recount import PLACES, Sources, with_stream_id
 from semistream.quality.scope import Scope, Stream
@@ -50,12 +51,12 @@ def unique_ids(
     ids. sources: the recounted source, None if it cannot be recounted."""
     found = stage_repeated(staging, scope, stream, sources)
     if stream.spec.unique_ids:
-        yield _unique_ids(found, stream, sources is not None)
+        yield _unique_ids(found, scope.app, stream, sources is not None)
     elif found.told:
         staging.notes.append(f"{found.told} The job has unique_ids: false, so that this is right.")
 
 
-def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
+def _unique_ids(found: Repeated, app: str, stream: Stream, recounted: bool) -> Check:
     how = (
         ""
         if recounted
@@ -76,11 +77,11 @@ def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
         f"No id comes twice in the {stream.word}source",
         f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(),
         named,
-        "Where a file came twice, under another name: take one copy out of the source, `semistream "
-        "reset` the app, and load again. Where the ids do not identify a tuple, name all columns "
-        f"that do under stream.id, reset and load again. Where copies are right, set unique_ids: "
-        f"false under {stream.name or 'stream'} in the job, and `semistream verify APP --job "
-        f"FILE`.",
+        "Where a file came twice, under another name: take one copy out of the source, "
+        f"`semistream reset {app}`, and load again. Where the ids do not identify a tuple, "
+        "name all columns that do under stream.id, reset and load again. Where copies are right, "
+        f"set unique_ids: false under {stream.name or 'stream'} in the job, and `semistream verify "
+        f"{app} --job FILE`.",
         found="times_in_source",
     )
 
@@ -335,7 +336,7 @@ def _summary(staging: Staging, table: sa.Table, places: sa.Table, count: int) ->
     parts = [_pair(row) for row in rows[:PAIRS_SHOWN]]
     more = "; others elsewhere" if len(rows) > PAIRS_SHOWN else ""
     return (
-        f"{count:,} {'id comes' if count == 1 else 'ids come'} more than once: "
+        f"{counted(count, 'id')} {'comes' if count == 1 else 'come'} more than once: "
         f"{'; '.join(parts)}{more}. Such as {', '.join(examples)}."
     )
 
