@@ -412,7 +412,7 @@ def test_what_was_joined_again_is_where_it_is_now_in_all_numbers(page, browser):
     (page.status("shop") / "summary.json").write_text("{}")
     tile = tile_in(page.get().text, "shop")
     assert "<b>69.7%</b>" in tile and ">23 unmatched</a>" in tile  # 53 of 76
-    assert "<small>1 batch</small>" in tile
+    assert "<small>1 batch</small>" in tile and "; 15 have no match still, the" in tile
     told = summary.final_summary("shop", page.places)
     assert told["reasons"] == {"no_match": 15, "unparsable": 8} and told["total"]["open"] == 23
     assert {role: of["unmatched"] for role, of in told["inputs"].items()} == {

@@ -63,7 +63,8 @@ class Lateness:
         return "; ".join(
             (
                 *self.resolved.sentence(
-                    ("tuple was resolved", "tuples were resolved"), ("is open", "are open")
+                    ("tuple was resolved", "tuples were resolved"),
+                    ("has no match still", "have no match still"),
                 ),
                 *self.filled.sentence(
                     (
