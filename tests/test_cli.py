@@ -417,3 +417,10 @@ def test_status_and_stop(run, tmp_path):
     (checkpoint / "status.json").write_text(json.dumps(status | {"state": "stopped"}))
     assert "not running: stopped" in run("stop", "sales")[1]
     assert not (checkpoint / "stop").exists()
+    error = "ConfigError: stream.path must be a directory. " + "What is wrong is this. " * 20
+    failed = status | {"state": "failed", "error": f"{error}\n  at java"}
+    (checkpoint / "status.json").write_text(json.dumps(failed))
+    _, *lines = run("status")[1].splitlines()
+    assert len(lines) <= 3 and "What" not in "".join(lines)  # the first sentence, folded
+    told = run("status", "sales")[1]
+    assert error.strip() in told and "at java" not in told

@@ -176,7 +176,7 @@ def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
     wrong = three.stream_directory / "tuesday.csv"
     code, out, _ = run("reset", "sales", "--file", wrong)
     assert code == 1 and "batch 1 out of sales: 100 tuples" in out and "Give --yes" in out
-    assert "reads 1 files again" in out and str(wrong) in out
+    assert "reads 1 file again:\n" in out and str(wrong) in out and "more" not in out
     assert len(three.rows("unmatched", "load_id", "load_row")) > 50
     code, out, error = run("reset", "sales", "--file", wrong, "--yes")
     assert code == 0, error
@@ -192,6 +192,40 @@ def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
     before = three.rows("load_commits", "batch", "drain")
     three.run(spark)  # nothing else is read again
     assert three.rows("load_commits", "batch", "drain") == before
+
+
+def test_of_many_files_a_plan_names_the_first():
+    files = (
+        tuple(f"/data/{n}.csv" for n in range(3)),
+        tuple(f"/data/{n}.csv" for n in range(3, 139)),
+    )
+    numbers = {
+        "stretches": (),
+        "logs": (),
+        "listed": None,
+        "facts": 1,
+        "unmatched": 0,
+        "rows_read": 1,
+    }
+    said = str(
+        day_again.DayAgain(
+            app="sales",
+            files=files[0],
+            others=files[1],
+            batches=(1,),
+            last=START,
+            command="",
+            **numbers,
+        )
+    ).split("\n")
+    assert said[0].endswith(
+        "1 tuple, which are 1 fact and 0 unmatched. The next load reads 139 files again:"
+    )
+    assert said[1:] == [
+        *(f"  {file} (which is gone)" for file in files[0]),
+        *(f"  {file} (of the same batches)" for file in files[1][:2]),
+        "  and 134 more",
+    ]
 
 
 def test_a_day_is_that_of_the_files_last_change(spark, three, tmp_path):

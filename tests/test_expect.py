@@ -89,9 +89,7 @@ def test_a_volume_is_learned_from_the_loads_before(loader):
         "found": "47",
         "expected": "at least 48 (median of 6 loads: 60)",
     }
-    told = (
-        "\n- Warning: Each load reads as many rows as are expected (volume): 1 rows\n    batch=6,"
-    )
+    told = "\n- Warning: Each load reads as many rows as are expected (volume): 1 row\n    batch=6,"
     assert told in result.describe()
     assert '<span class="tag warn">warns</span>' in result.report.read_text()
     [row] = failures(loader)

@@ -263,7 +263,7 @@ def test_rows_with_one_key_are_named_before_and_while_they_are_provisioned(run, 
         file.write("p1,Again\n")
     code, out, _ = run("check", "star.yaml")
     assert code == 0
-    assert "1 rows have the business key of another one (sku), for instance 'p1'" in out
+    assert "1 row has the business key of another one (sku), for instance 'p1'" in out
     code, out, _ = run("provision", "star.yaml")
     assert code == 0
     assert "rejected 1 (duplicate_key 1)" in out

@@ -132,11 +132,40 @@ def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink)
     both.check()
     result = both.prove()
     assert result.figures["resolved"] == summary["resolved"] + again["resolved"]
-    assert any("were resolved" in note and "are open" in note for note in result.notes)
+    assert any("were resolved" in note and "have no match still" in note for note in result.notes)
     # there is nothing more to resolve: only 3,000 parts are ever known
     assert both.load(spark)["resolved"] == 0
     assert len(both.query("SELECT DISTINCT batch, drain FROM load_batches WHERE drain > 1")) == 2
     both.check()
+
+
+def test_the_headline_of_a_report_adds_up_and_has_the_numbers_of_the_summary(spark, late):
+    def headline(**options):
+        page = late.prove(**options).report.read_text()
+        return page, re.search("<h1>(.*)</h1>", page)[1]
+
+    late.begin(spark, 900)
+    late.prove()
+    before = late.open().total()
+    late.publish_first(2000)
+    late.add_file(500)
+    late.load(spark)
+    total = final_summary("sales", late.places)["total"]
+    read, matched, open_ = total["rows_read"], total["matched"], total["open"]
+    assert read == matched + open_ == 1400 and open_ == late.open().total()
+    ((resolved, again),) = late.query(RESOLVED)
+    page, said = headline(since_last=True)
+    assert said == (
+        f"sales is complete: of 500 rows read and {resolved:,} joined again, "
+        f"{matched - 900 + before:,} are matched, "
+        f"{500 + resolved - (matched - 900 + before):,} are unmatched, and none waits. "
+        f"In all, {open_:,} are unmatched."
+    )
+    assert resolved == again and "%)" not in page.partition('id="loads"')[0]
+    assert headline()[1] == (
+        f"sales is complete: of 1,400 rows read, {matched:,} are matched, {open_:,} are "
+        f"unmatched, and none waits."
+    )
 
 
 def test_a_load_that_never_ends_resolves_although_no_file_comes(spark, both):

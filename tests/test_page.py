@@ -29,6 +29,7 @@ from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.paths import Paths
 from semistream.pipeline import drivers, overview, steps, summary
+from semistream.positions import Kind
 from semistream.reasons import Reason
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
 from semistream.warehouse import connect, create_all
@@ -354,6 +355,119 @@ def test_the_unmatched_tuples_of_an_app_have_a_page(make_page, loader):
     assert 'href="/dags/replay_unmatched"' in shown
     missing = page.get("/unmatched/sale")
     assert missing.status_code == 404 and "Did you mean sales?" in missing.text
+
+
+def tile_in(html: str, app: str) -> str:
+    return html.partition(f'id="tile-{app}"')[2].partition("</article>")[0]
+
+
+def join_again(page: Page) -> None:
+    """An app of two roles with 76 tuples, of which 44 were matched, 24 had no row in a role and 8
+    could not be read; 9 of the 24 were joined again, and became facts."""
+    ledger = Ledger(page.engine, "shop")
+    lost = {
+        ("customers", Reason.UNPARSABLE): 8,
+        ("customers", Reason.NO_MATCH): 10,
+        ("products", Reason.NO_MATCH): 14,
+    }
+
+    def counts(role: str, read: int, matched: int, resolved: int) -> InputCounts:
+        rejected = {reason: n for (of, reason), n in lost.items() if of == role and read > 9}
+        version = (0, "s", role, "v1")
+        return InputCounts(role, 0, read, matched, rejected, *version, resolved=resolved)
+
+    for drain, read, resolved in ((Kind.BATCH, 76, 0), (Kind.RESOLVE, 0, 9)):
+        first = read - 18 if read else resolved
+        last = read - 32 if read else resolved
+        inputs = (counts("customers", read, first, resolved), counts("products", first, last, 0))
+        ledger.load(
+            LoadRecord("shop", 0, drain, 0, "ssbj", inputs, read, last, last, resolved=resolved),
+            lambda c: None,
+        )
+        ledger.commit(Commit("shop", 0, drain, "fact_shop", "sql", 1, read, JOB.to_ledger()))
+    kept = [kind for kind, n in lost.items() for _ in range(n)]
+    with page.engine.begin() as c:
+        c.execute(
+            unmatched.insert(),
+            [
+                {
+                    "load_id": ledger.load_id(0, 0, 0),
+                    "load_row": n,
+                    "fact_table": "fact_shop",
+                    "reason": reason,
+                    "role": None if reason == Reason.UNPARSABLE else role,
+                    "stream_id": str(n),
+                    "tuple": json.dumps({"id": n}),
+                    "resolved_by": ledger.load_id(0, 2, 0) if n >= 23 else None,
+                }
+                for n, (role, reason) in enumerate(kept)
+            ],
+        )
+
+
+def test_what_was_joined_again_is_where_it_is_now_in_all_numbers(page, browser):
+    from browser import find
+
+    join_again(page)
+    (page.status("shop") / "summary.json").write_text("{}")
+    tile = tile_in(page.get().text, "shop")
+    assert "<b>69.7%</b>" in tile and ">23 unmatched</a>" in tile  # 53 of 76
+    assert "<small>1 batch</small>" in tile and "; 15 have no match still, the" in tile
+    told = summary.final_summary("shop", page.places)
+    assert told["reasons"] == {"no_match": 15, "unparsable": 8} and told["total"]["open"] == 23
+    assert {role: of["unmatched"] for role, of in told["inputs"].items()} == {
+        "customers": 10,
+        "products": 5,
+    }
+    assert summary.standing(["shop"], page.places)["shop"]["in_all"]["unmatched"] == 23
+    rejected = page.get("/loads/shop/series").json()["rejected"]
+    assert {kind: sum(of) for kind, of in rejected.items()} == {
+        "customers: no_match": 10,
+        "products: no_match": 14,
+        "unparsable": 8,
+    }
+    with page.engine.begin() as c:
+        run = {"app": "shop", "fact_table": "fact_shop", "started_at": NOW, "seconds": 1.0}
+        run |= {"success": 1, "expectations": 1, "failed": "[]", "unseen": "[]", "report": ""}
+        c.execute(quality_runs.insert(), run)
+    with Served(page.app) as url:
+        browser.get(url + "loads/shop")
+        find(browser, "#rejected")
+        rows = [
+            [cell.text for cell in row.find_elements("css selector", "th, td")]
+            for row in browser.find_elements("css selector", "#rejected tbody tr")
+        ]
+        assert rows == [
+            ["products", "no_match", "14", "5", '{"id": 18}'],
+            ["customers", "no_match", "10", "10", '{"id": 8}'],
+            ["–", "unparsable", "8", "8", '{"id": 0}'],
+        ]
+        assert "taken out since" in find(browser, "#quality").text
+    browser.get("about:blank")
+
+
+def test_a_load_that_a_console_started_has_the_command_to_start_it_again(page):
+    checkpoint = page.status("sales")
+    launch = {"pid": 1, "started": 1, "host": socket.gethostname(), "at": 1.0}
+
+    def shown(owner: str) -> str:
+        (checkpoint / "driver.json").write_text(json.dumps(launch | {"owner": owner}))
+        tile = tile_in(page.get().text, "sales")
+        assert "Killed while running" in tile
+        return tile
+
+    for owner, command in (
+        (
+            "semistream load 'my jobs/sales.yaml', 1796",
+            "semistream load &#39;my jobs/sales.yaml&#39;",
+        ),
+        ("semistream load, 1796", "semistream load JOB --app sales"),  # of an earlier version
+    ):
+        tile = shown(owner)
+        assert f"Airflow did not start it: <code>{command}</code>" in tile
+        assert "/runs/" not in tile and "Start again</button>" not in tile
+    tile = shown("load_own manual__1 -1")
+    assert "/dags/load_own/runs/manual__1" in tile and "Start again</button>" in tile
 
 
 def test_totals_go_on_from_what_is_known(warehouse):
@@ -1023,6 +1137,14 @@ def test_charts_show_the_numbers_under_the_pointer_and_as_a_table_of_what_is_zoo
         until(lambda: len(rows()) == 13, what="the whole")
         find(browser, "[data-axis=time]").send_keys("\n")
         until(lambda: "true" in find(browser, "[data-axis=time]").get_attribute("aria-pressed"))
+        # an axis of small numbers has a unit in which they differ
+        ticks = "return [0, 500, 4000, 2.5e6].map((n) => `${bytes.axis(n)}|${bytes.long(n)}`)"
+        assert browser.execute_script(ticks) == [
+            "0 MB|0.0 MB",
+            "500 B|500 B",
+            "4 kB|4.0 kB",
+            "2.5 MB|2.5 MB",
+        ]
         # a commit appears by itself
         load(ledger, 12, 0, 7000, 0)
         until(lambda: len(rows()) == 14, 20, "the new commit")

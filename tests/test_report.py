@@ -53,7 +53,7 @@ def test_report_in_a_browser_offline(loader, tmp_path):
         ]
         assert flow.accessible_name.startswith("sales: 180 read; 156 matched; 12 no match")
         trends = browser.find_elements("css selector", "#loads svg")
-        assert ["of the last 1 loads" in t.accessible_name for t in trends] == [True, True]
+        assert ["of the last 1 load," in t.accessible_name for t in trends] == [True, True]
         browser.find_element("css selector", "#none_missing .csv").click()
         kept = tmp_path / "browser" / "sales-none_missing.csv"
         until(kept.exists, what="a download")

@@ -21,6 +21,7 @@ from semistream.pipeline.tiles import (
     rate_now,
     tile_of,
 )
+from semistream.positions import Kind
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse.commit_history import CommitCounts
 from semistream.warehouse.totals import Totals
@@ -86,6 +87,8 @@ def test_the_match_rate_is_of_the_newest_tuples_and_its_band_of_those_before():
     assert share == 0.15 and band == pytest.approx((0.91 - distance, 0.91 + distance))
     assert match_share([*[commit(0, 10, 10)] * 5, commit(0, 1000, 1)]) == (0.001, (1.0, 1.0))
     assert match_share([commit(0, 10, 9)]) == (0.9, None)
+    again = commit(0, 0, 4, drain=Kind.RESOLVE, resolved=9, unmatched=5)  # no new tuples
+    assert match_share([commit(0, 10, 1), again]) == (0.1, None)
     assert match_share([commit(0, 0)]) == (None, None)
 
 

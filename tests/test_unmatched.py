@@ -31,7 +31,7 @@ from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.pipeline import steps, unmatched_file
-from semistream.pipeline.unmatched import list_unmatched
+from semistream.pipeline.unmatched import Key, list_unmatched
 from semistream.pipeline.unmatched_file import export_unmatched
 from semistream.warehouse import schema
 from semistream.warehouse import unmatched_groups as groups
@@ -173,6 +173,11 @@ def test_a_place_that_is_not_known_is_left_out(loader, places, tmp_path):
         assert (row["file"], row["line"]) == (
             (str(changed), None) if row["order_id"] >= 2 * PER_BATCH else (None, None)
         )
+
+
+def test_characters_that_cannot_be_seen_are_told():
+    key = Key({"sku": "x y"}, 1, None, ({"sku": "x\xa0y"}, {"sku": "x\u200by"}, {"sku": "x ÿ"}))
+    assert str(key) == "x y" and key.near == r"'x\xa0y', 'x\u200by', x ÿ"
 
 
 def test_a_tuple_s_column_keeps_its_name():

@@ -42,6 +42,7 @@ from starlette.middleware.base import RequestResponseEndpoint
 from semistream.airflow.files_trigger import FILES
 from semistream.airflow.links import airflow_url
 from semistream.airflow.operators import places
+from semistream.counted import counted
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
@@ -79,7 +80,12 @@ templates = Environment(loader=FileSystemLoader(here / "templates"), autoescape=
 app = FastAPI(title="Semistream", docs_url=None, redoc_url=None, openapi_url=None)
 app.mount("/static", StaticFiles(directory=here / "static"))
 overview = Overview()
-templates.filters |= {"in_seconds": in_seconds, "in_lag": in_lag, "commit_name": commit_name}
+templates.filters |= {
+    "in_seconds": in_seconds,
+    "in_lag": in_lag,
+    "commit_name": commit_name,
+    "counted": counted,
+}
 
 
 class NextRun(NamedTuple):
@@ -470,7 +476,9 @@ def _trigger(dag: str, conf: dict[str, Any], request: Request, user: Any) -> dic
 def run_of(launch: Launch | None) -> tuple[str, str]:
     """Return the DAG and the run whose task launched a driver. Both are "" if no task launched
     it."""
-    found = re.fullmatch(r"(\S+) (.+) (-?\d+)", launch.owner) if launch else None
+    owner = launch.owner if launch else ""
+    task = not owner.startswith(drivers.CONSOLE)
+    found = re.fullmatch(r"(\S+) (.+) (-?\d+)", owner) if task else None
     return (found[1], found[2]) if found else ("", "")
 
 

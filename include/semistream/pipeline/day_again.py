@@ -25,6 +25,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, and_, or_, select
 
+from semistream.counted import counted
 from semistream.data_files import DataFile, is_remote
 from semistream.durable import read_checked, sync, write_checked
 from semistream.errors import ConfigError, StateError
@@ -52,7 +53,7 @@ from semistream.warehouse.taking_out import (
 )
 
 RETRY = 60.0  # s for which a locked or lost database is tried again
-NAMED = 5  # files that an error names
+NAMED = 5  # files that a plan or an error names
 ALL = "Or take out everything: semistream reset {app}, and load the source anew."
 
 
@@ -80,25 +81,27 @@ class DayAgain:
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.batches))
+        every = len(self.files) + len(self.others)
         said = (
             f"This takes {'batch' if len(self.batches) == 1 else 'batches'} {numbers} out of "
-            f"{self.app}: {self.rows_read:,} tuples. {self.facts:,} facts and {self.unmatched:,} "
-            "unmatched tuples go. "
+            f"{self.app}: {counted(self.rows_read, 'tuple')}. {counted(self.facts, 'fact')} and "
+            f"{counted(self.unmatched, 'unmatched tuple')} go. "
         )
         if self.reopened:
             said += (
-                f"So do the facts of {self.reopened:,} tuples of other batches, which were joined "
-                "again together with these and are unmatched then. With late: resolve, the next "
-                f"load that reads a file joins them again, and `semistream replay {self.app}` does "
-                "in any case; what was mended has to be replayed from its file. "
+                f"The facts of {counted(self.reopened, 'tuple')} of other batches go, too, as "
+                "these were joined again together: their tuples are unmatched then. With late: "
+                "resolve, the next load that reads a file joins them again, and `semistream replay "
+                f"{self.app}` does in any case; what was mended has to be replayed from its file. "
             )
-        said += f"The next load reads {len(self.files) + len(self.others):,} files again:"
+        said += f"The next load reads {counted(every, 'file')} again:"
         asked = [
             f"\n  {file}" + ("" if DataFile(file).now() else " (which is gone)")
-            for file in self.files
+            for file in self.files[:NAMED]
         ]
-        also = [f"\n  {file} (of the same batches)" for file in self.others]
-        return said + "".join(asked + also)
+        also = [f"\n  {file} (of the same batches)" for file in self.others[: NAMED - len(asked)]]
+        more = every - len(asked) - len(also)
+        return said + "".join(asked + also) + (f"\n  and {more:,} more" if more else "")
 
 
 DAY_AGAIN = TypeAdapter(DayAgain)

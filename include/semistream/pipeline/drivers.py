@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 import time
@@ -21,11 +22,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from semistream.counted import counted
 from semistream.durable import write_json
 from semistream.joins.waits import in_seconds
 from semistream.streaming.status import LAUNCHED, Status, clear_stop, read_status
 
 LINES = 30  # of a driver's output that a failed task shows
+CONSOLE = "semistream load"  # how the owner begins if a console command launched the driver
 SILENCE = 60.0  # s without a heartbeat after which a driver on another machine counts as dead
 
 
@@ -39,6 +42,12 @@ class Launch:
     host: str
     owner: str  # who launched it, for instance a DAG run
     at: float  # epoch seconds
+
+    @property
+    def command(self) -> str:
+        """The console command that launched the driver; "" if something else did."""
+        found = re.fullmatch(rf"({CONSOLE} .+), \d+", self.owner)
+        return found[1] if found else ""
 
 
 LAUNCH = TypeAdapter(Launch)
@@ -172,8 +181,8 @@ def describe(checkpoint: Path, status: Status) -> str:
         + ("" if s.batch is None else f", batch {s.batch}")
         + (f", master data {s.master_version}" if s.master_version else ""),
         f"last sign of life {s.heartbeat[:19].replace('T', ' ')} UTC, from pid {s.pid} on {s.host}",
-        f"this run: {s.rows_read:,} rows read, {s.matched:,} matched, {s.unmatched:,} unmatched, "
-        f"{s.waiting:,} waiting{held}",
+        f"this run: {counted(s.rows_read, 'row')} read, {s.matched:,} matched, "
+        f"{s.unmatched:,} unmatched, {s.waiting:,} waiting{held}",
         f"{s.service_rate:,.0f} tuples/s inside the join, {s.rate:,.0f} tuples/s end to end",
     ]
     if s.master_version:
@@ -205,8 +214,8 @@ def progress(checkpoint: Path) -> str:
         return "the driver is starting"
     return (
         f"{status.state}: batch {status.batch if status.batch is not None else '-'}, "
-        f"{status.rows_read:,} rows read, {status.matched:,} matched, {status.unmatched:,} "
-        f"unmatched, {status.waiting:,} waiting"
+        f"{counted(status.rows_read, 'row')} read, {status.matched:,} matched, "
+        f"{status.unmatched:,} unmatched, {status.waiting:,} waiting"
     )
 
 

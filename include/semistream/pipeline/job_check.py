@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from semistream import workloads
 from semistream.column_format import key_forms
+from semistream.counted import counted
 from semistream.data_files import ENDINGS
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
@@ -371,7 +372,8 @@ class _Check:
             self.found.add(
                 "warning",
                 dimension.name,
-                f"{read.duplicates:,} rows have the business key of another one "
+                f"{counted(read.duplicates, 'row')} "
+                f"{'has' if read.duplicates == 1 else 'have'} the business key of another one "
                 f"({', '.join(dimension.business_key)}), for instance {keys}: the last one is "
                 "taken",
             )

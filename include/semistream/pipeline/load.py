@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from semistream import interrupts, workloads
+from semistream.counted import counted
 from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import Job
 from semistream.master.published import snapshot_root
@@ -76,7 +78,8 @@ def _run(
                 f"See `semistream status {settings.name()}`, or stop it: "
                 f"semistream stop {settings.name()}.",
             )
-        owner = f"semistream load, {time.time_ns()}"
+        app = ["--app", settings.app] if settings.app else []
+        owner = f"{drivers.CONSOLE} {shlex.join([settings.job, *app])}, {time.time_ns()}"
         drivers.launch([*APP, *settings.to_arguments()], checkpoint, owner, {})
     try:
         _follow(settings, places, progress)
@@ -157,7 +160,7 @@ def provision(
                 )
                 report.append(
                     f"snapshot {manifest.version}{'' if changed else ', as before'}: "
-                    f"{manifest.tuple_count:,} rows, in "
+                    f"{counted(manifest.tuple_count, 'row')}, in "
                     f"{snapshot_root(places.snapshots, name, key)}"
                 )
             if not joined.keys:

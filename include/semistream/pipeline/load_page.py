@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -20,12 +21,11 @@ from semistream.pipeline.loaded import loaded_job
 from semistream.positions import KINDS, Kind, Position, resolves
 from semistream.settings import pair_words
 from semistream.streaming.phases import PHASES
-from semistream.warehouse import open_warehouse
+from semistream.warehouse import open_warehouse, unmatched_groups
 from semistream.warehouse.commit_history import CommitCounts, read_commits, with_inputs
 from semistream.warehouse.ledger import app_number, newest_commit
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_batches, load_rejections, quality_runs, unmatched
-from semistream.warehouse.unmatched_groups import is_of, kinds_of
 
 CHARTED = 2_000  # commits that the charts show at a time
 PAGE = 25  # rows of a page of the ledger
@@ -41,12 +41,14 @@ class Mark(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """Tuples that were unmatched for one reason. role: the dimension's role, or the side of two
-    streams; example: a tuple that is still open, as JSON, "" if there is none."""
+    """Tuples that were ever unmatched for one reason. role: the dimension's role, or the side of
+    two streams, "" if the tuples reached none; still: the number of those that still are; example:
+    one of these, as JSON, "" if there is none."""
 
     role: str
     reason: str
     tuples: int
+    still: int
     example: str
 
 
@@ -66,7 +68,6 @@ class LoadPage:
     reason: str
     memory: tuple[tuple[str, int], ...]
     rejected: tuple[Rejected, ...]
-    resolved: int
     quality: tuple[dict[str, Any], ...]
     ledger: tuple[CommitCounts, ...]
     older: str
@@ -89,7 +90,7 @@ def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPa
             newest = [of for of in latest if not resolves(of.drain)][-1:]
             ledger = read_commits(connection, app, PAGE + 1, before=before)
             shown = with_inputs(connection, app, ledger[-PAGE:])
-            rejected, resolved = _rejected(connection, app)
+            rejected = _rejected(connection, app)
             quality = summary.quality(connection, places, app)
             memory = _memory(connection, app, newest)
             commit = newest_commit(connection, app)
@@ -99,8 +100,7 @@ def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPa
         tuple(settings),
         newest[0].reason if newest else "",
         memory,
-        tuple(rejected),
-        resolved,
+        rejected,
         tuple(quality),
         tuple(shown[::-1]),
         position_text(shown[0].position) if len(ledger) > PAGE else "",
@@ -211,35 +211,31 @@ def _marks(
                 yield Mark(n, "proof", text)
 
 
-def _rejected(connection: Connection, app: str) -> tuple[list[Rejected], int]:
-    """Return the numbers of tuples that were ever unmatched, by role and reason, the largest first,
-    and the number of tuples that have been resolved since."""
-    r, u = load_rejections.c, unmatched.c
+def _rejected(connection: Connection, app: str) -> tuple[Rejected, ...]:
+    """Return the numbers of tuples that were ever unmatched, by role and reason, the largest
+    first."""
+    r, groups = load_rejections.c, unmatched_groups
     loads = app_loads(app_number(connection, app))
-    counts = connection.execute(
+    still, ever = groups.count_open(connection, loads), Counter[groups.Kind]()
+    for role, reason, tuples in connection.execute(
         select(r.role, r.reason, func.sum(r.tuples))
         .where(r.load_id.between(*loads))
         .group_by(r.role, r.reason)
-        .order_by(func.sum(r.tuples).desc())
-    ).all()
-    examples = {
-        (kind.role, kind.reason): connection.scalar(
-            select(u.tuple).where(is_of(connection, app, kind)).limit(1)
-        )
-        for kind in kinds_of(connection, app)
-    }
-    resolved = connection.scalar(
-        select(func.sum(load_batches.c.resolved)).where(load_batches.c.app == app)
-    )
-    return [
+    ):
+        ever[groups.Kind.of(reason, role)] += int(tuples)
+    return tuple(
         Rejected(
-            role,
-            reason,
-            int(tuples),
-            examples.get((role, reason)) or examples.get(("", reason)) or "",
+            kind.role,
+            kind.reason,
+            tuples,
+            still.get(kind) or still.get(groups.Kind(kind.reason), 0),
+            connection.scalar(
+                select(unmatched.c.tuple).where(groups.is_of(connection, app, kind)).limit(1)
+            )
+            or "",
         )
-        for role, reason, tuples in counts
-    ], int(resolved or 0)
+        for kind, tuples in ever.most_common()
+    )
 
 
 def _memory(

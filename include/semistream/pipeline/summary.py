@@ -30,9 +30,9 @@ from semistream.warehouse.schema import (
     quality_runs,
     rejected_master,
     tuning_runs,
-    unmatched,
 )
 from semistream.warehouse.totals import Totals, read_totals
+from semistream.warehouse.unmatched_groups import count_open
 
 SWEEPS = 5  # the number of tuning sweeps that are shown, the latest ones
 
@@ -104,7 +104,7 @@ def quality(
     return [
         {
             **row._mapping,
-            "batches": as_run(row).batches if row.to_batch is not None else "",
+            "batches": as_run(row).batches if row.to_batch is not None else "taken out since",
             "failed": json.loads(row.failed),
             "path": row.report,
             "report": _report(Path(row.report), places),
@@ -159,18 +159,11 @@ def _report(file: Path, places: Paths) -> str:
 def final_summary(app: str, places: Paths) -> dict[str, Any]:
     """Return the ledger's totals of an app, its unmatched tuples by reason, its last run, and its
     last verification."""
-    u, i = unmatched.c, load_inputs.c
+    i = load_inputs.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app))
-        # without a role or side: the tuple was not joined, or the job has one role
-        missing = func.coalesce(u.role, u.side)
-        kinds = (
-            select(u.reason, missing, func.count())
-            .where(u.load_id.between(first, last), u.resolved_by.is_(None))
-            .group_by(u.reason, missing)
-        )
-        by_reason, by_role = Counter[str](), Counter[str | None]()
-        for reason, role, count in connection.execute(kinds):
+        by_reason, by_role = Counter[str](), Counter[str]()
+        for (reason, role), count in count_open(connection, (first, last)).items():
             by_reason[reason] += count
             by_role[role] += count
         inputs = (

@@ -11,8 +11,10 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from semistream.counted import counted
 from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
+from semistream.positions import resolves
 from semistream.streaming.status import Status, read_status, stop_requested
 from semistream.warehouse.commit_history import CommitCounts, read_commits
 from semistream.warehouse.lateness import Lateness
@@ -80,8 +82,9 @@ class Recent:
 @dataclass(frozen=True)
 class Tile:
     """The content of an app's tile. rate: stream tuples per second now, or of the last run; bars:
-    the bars of the sparkline, stream tuples per second, the oldest first; match: the share of the
-    newest tuples that are matched, None without tuples; band: the usual range of this share."""
+    the bars of the sparkline, stream tuples per second, the oldest first; newest: the share of the
+    newest tuples that were matched when they came, None without tuples; band: the usual range of
+    this share."""
 
     app: str
     running: Verdict
@@ -95,7 +98,7 @@ class Tile:
     stopping: bool
     rate: float
     bars: tuple[float, ...]
-    match: float | None
+    newest: float | None
     band: tuple[float, float] | None
     waiting: int
     wait_median: float | None
@@ -221,9 +224,10 @@ def bars(commits: Sequence[CommitCounts], now: datetime) -> tuple[float, ...]:
 
 
 def match_share(commits: Sequence[CommitCounts]) -> tuple[float | None, tuple[float, float] | None]:
-    """Return the share of the newest finished tuples that are matched, and the usual range of this
-    share in former commits. The share is None if no tuple is finished; the range is None if there
-    are few former commits."""
+    """Return the share of the newest finished tuples that were matched when they came, and the
+    usual range of this share in former commits. The share is None if no tuple is finished; the
+    range is None if there are few former commits."""
+    commits = [of for of in commits if not resolves(of.drain)]  # its tuples are no new ones
     newest, finished, matched = len(commits), 0, 0
     while newest and finished < SHARE_OF:
         newest -= 1
@@ -268,7 +272,11 @@ def _complete(proof: Proof | None, alive: bool) -> Verdict:
 
 def _late(status: Status | None, alive: bool, waiting: int, limit: float) -> Verdict:
     if waiting and not alive:
-        return Verdict("bad", "stuck", f"{waiting:,} tuples wait, and nothing runs")
+        return Verdict(
+            "bad",
+            "stuck",
+            f"{counted(waiting, 'tuple')} {'waits' if waiting == 1 else 'wait'}, and nothing runs",
+        )
     if alive and status is not None:
         silent = (datetime.now(UTC) - datetime.fromisoformat(status.heartbeat)).total_seconds()
         if silent > drivers.SILENCE:
@@ -306,7 +314,7 @@ def _troubles(
         found.append(
             Trouble(
                 "Tuples wait, and nothing runs",
-                f"The load ended with {waiting:,} tuples that are not finished",
+                f"The load ended with {counted(waiting, 'unfinished tuple')}",
                 "Start it again: it finishes them first.",
                 "restart",
             )
@@ -318,7 +326,7 @@ def _troubles(
                 f"Not complete: batches {run.batches}",
                 f"The proof failed: {', '.join(run.failed)}",
                 "The report names the rows. Mend them, or take the batches out "
-                "(semistream reset) and load them again; then verify.",
+                f"(semistream reset {proof.app}) and load them again; then verify.",
                 "report",
                 run.report,
             )

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
 
+from semistream.counted import counted
 from semistream.ddl import type_name
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells
@@ -109,10 +110,9 @@ class Listed:
     @property
     def title(self) -> str:
         what = f"{self.reason} in {self.role}" if self.role else self.reason
-        tuples = f"{self.tuples:,} {'tuple' if self.tuples == 1 else 'tuples'}"
+        tuples = counted(self.tuples, "tuple")
         if self.reason == Reason.UNPARSABLE:
-            reasons = f"{self.keys:,} {'reason' if self.keys == 1 else 'reasons'}"
-            return f"{what}: {tuples}, for {reasons}"
+            return f"{what}: {tuples}, for {counted(self.keys, 'reason')}"
         return f"{what}: {tuples}" + (f" of {self.keys:,} keys" if self.keys > 1 else "")
 
 
@@ -350,6 +350,8 @@ def _text(key: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text, in quotes if it begins or ends with blanks."""
+    """Return a value as text, in quotes if it begins or ends with blanks, or has characters that
+    cannot be seen or told from a blank; these are escaped."""
     text = str(value)
-    return repr(text) if text != text.strip() or not text else text
+    plain = text and text == text.strip() and text.isprintable()
+    return text if plain else repr(text)

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from great_expectations.render.renderer.site_builder import SiteBuilder
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from semistream.counted import counted
 from semistream.quality import pictures
 from semistream.quality.checkpoint import CheckResult, read_result
 
@@ -65,17 +66,11 @@ def _verdict(run: Mapping[str, Any], checks: Sequence[CheckResult]) -> str:
     """Return the verdict as a sentence."""
     failed = sum(not c.success for c in checks)
     if failed:
-        are = "check fails" if failed == 1 else "checks fail"
-        return f"{run['app']} is not complete: {failed} of {len(checks)} {are}."
-    figures = dict(run["figures"])
+        fails = "fails" if failed == 1 else "fail"
+        return f"{run['app']} is not complete: {failed} of {counted(len(checks), 'check')} {fails}."
     far = " as far as it was loaded" if run.get("unfinished") else ""
     far += ", as far as can be seen" if run["unseen"] else ""
-    waiting = f"{figures['waiting']:,}" if figures["waiting"] else "none"
-    return (
-        f"{run['app']} is complete{far}: of {figures['rows read']:,} rows read, "
-        f"{figures['matched']:,} are matched, {figures['unmatched']:,} are unmatched, and "
-        f"{waiting} {'wait' if figures['waiting'] > 1 else 'waits'}."
-    )
+    return f"{run['app']} is complete{far}: {run['counts']}"
 
 
 class RunsRenderer(_Part):
@@ -122,6 +117,7 @@ def _templates() -> Environment:
         "number": lambda v: (
             f"{v:,}" if isinstance(v, (int, float)) and not isinstance(v, bool) else v
         ),
+        "counted": counted,
         "cell": lambda v: "NULL" if v is None else v,
         "words": lambda v: str(v).replace("-", " "),
         "label": lambda v: str(v).replace("_", " "),

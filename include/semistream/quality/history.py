@@ -75,7 +75,8 @@ def checks(
             "The ledger has every batch that the load has finished",
             "The load's checkpoint says which batch it works on, and which ones Spark takes for "
             "done. Where these are ahead, an older backup of the warehouse was put back. Restore "
-            "the warehouse as the checkpoint knows it, or load the source anew (semistream reset).",
+            "the warehouse as the checkpoint knows it, or load the source anew "
+            f"(semistream reset {scope.app}).",
             select(table),
             found="finding",
         )
@@ -90,7 +91,7 @@ def checks(
             "fact_table",
             f"{scope.fact_name} is there",
             "Nothing of what was loaded can be proven without it. Restore it from a backup of the "
-            "same time as the ledger, or load the source anew (semistream reset).",
+            f"same time as the ledger, or load the source anew (semistream reset {scope.app}).",
             select(table),
             found="finding",
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from semistream.counted import counted
 from semistream.joins.waits import in_seconds
 
 WIDTH = 360  # of a picture, so that its text has its size on a phone
@@ -32,7 +33,8 @@ def flow(of: dict[str, Any]) -> Markup:
         shapes.append(_rect(RIGHT - BAR, top, BAR, size, tone))
     shapes += [_rect(LEFT, top, BAR, size, "came") for top, size in left]
     for (label, n), y in zip(went, _lines(right, height), strict=True):
-        share = f" ({n / total:.1%})" if n != total else ""
+        # a tuple that was joined again is there twice
+        share = f" ({n / total:.1%})" if n != total and "resolved" not in dict(came) else ""
         shapes.append(_text(RIGHT + 6, y, f"{label} {n:,}{share}"))
     for (label, n), y in zip(came, _lines(left, height), strict=True):
         shapes.append(_text(LEFT - 6, y, f"{n:,} {label}", "end"))
@@ -96,7 +98,7 @@ def trend(of: dict[str, Any]) -> Markup:
         shapes.append(_text(WIDTH - LABELS, 12, usual, "end"))
     outside = [load for load in loads if load["outside"]]
     words = (
-        f"{of['name']} of the last {len(loads)} loads, newest "
+        f"{of['name']} of the last {counted(len(loads), 'load')}, newest "
         f"{number(last['value'], of['form'])}; outside what is expected: "
         + (", ".join(load["batches"] for load in outside) or "none")
     )

@@ -18,6 +18,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, Text, select
 
+from semistream.counted import counted
 from semistream.job import StreamSpec
 from semistream.positions import Kind
 from semistream.quality.scope import Scope, Stream
@@ -155,7 +156,9 @@ def recounts(
     offsets, files = files_of_batch(engine, commit, side)
     if (lost := offsets.get("files", 0) - len(files)) > 0:
         raise CannotRecount(
-            f"{lost} source files of batch {commit.batch} are gone, and their names forgotten"
+            f"{counted(lost, 'source file')} of batch {commit.batch} "
+            + ("is gone, and its name" if lost == 1 else "are gone, and their names")
+            + " forgotten"
         )
     # in the format that was read, which the job may have changed since
     given = stream.model_copy(update={"format": offsets.get("format") or stream.format})

@@ -18,6 +18,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, ColumnElement, Subquery, and_, func, select
 
+from semistream.counted import counted
 from semistream.job import FILE_FORMATS
 from semistream.quality.checks import Check
 from semistream.quality.recount import PLACES, Sources, with_stream_id
@@ -321,7 +322,7 @@ def _summary(staging: Staging, table: sa.Table, places: sa.Table, count: int) ->
     parts = [_pair(row) for row in rows[:PAIRS_SHOWN]]
     more = "; others elsewhere" if len(rows) > PAIRS_SHOWN else ""
     return (
-        f"{count:,} {'id comes' if count == 1 else 'ids come'} more than once: "
+        f"{counted(count, 'id')} {'comes' if count == 1 else 'come'} more than once: "
         f"{'; '.join(parts)}{more}. Such as {', '.join(examples)}."
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import func, select
 
+from semistream.counted import counted
 from semistream.expect import MatchRate, Volume
 from semistream.job import SIDES, AnyJob
 from semistream.joins.waits import in_seconds
@@ -26,7 +27,7 @@ from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.load_history import Load
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.proof import Run, as_run, counting
-from semistream.warehouse.records import unaccounted
+from semistream.warehouse.records import still_unmatched, unaccounted
 from semistream.warehouse.schema import (
     load_batches,
     load_commits,
@@ -41,6 +42,7 @@ BATCHES_SHOWN = 100
 LOADS_SHOWN = 30
 FILES_NAMED = 3
 # the columns of a batch in the report
+STILL = "still unmatched, in all"
 LONGEST = "longest wait"  # that a tuple waited for its master data
 NUMBERS = [
     "waiting_before",
@@ -71,6 +73,7 @@ def summarise(
             "fact_table": scope.fact_name,
             "sink": "" if sink_kind(scope.sink).in_warehouse else scope.sink,
             "figures": [[k, n] for k, n in figures.items()],
+            "counts": _told(figures, whole=scope.first is None),
             "columns": [*NUMBERS, LONGEST],
             "commits": len(batches),
             "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
@@ -133,12 +136,42 @@ def _figures(
         .order_by(r.reason)
     )
     figures |= {f"unmatched: {reason}": int(n) for reason, n in reasons}
+    still = connection.scalar(select(func.sum(still_unmatched(b))).where(scope.until(load_batches)))
+    if int(still or 0) != figures["unmatched"]:
+        figures[STILL] = int(still or 0)
+    if before := batches[0]["waiting_before"] if batches else 0:
+        figures["waiting before"] = before
     figures |= {
         "waiting": batches[-1]["waiting"] if batches else 0,
         "output rows": sum(x["output_rows"] for x in batches),
         "batches": len({row.batch for row in rows}),
     }
     return figures, batches
+
+
+def _told(figures: Mapping[str, int], *, whole: bool) -> str:
+    """Return what became of the tuples, in sentences whose numbers add up. whole: whether all
+    batches were verified; then what was joined again is only where it is now."""
+    came, unmatched = [f"{counted(figures['rows read'], 'row')} read"], figures["unmatched"]
+    still, waiting = figures.get(STILL, unmatched), figures["waiting"]
+    if whole:
+        unmatched = still
+    else:
+        came += [
+            f"{figures[name]:,} {words}"
+            for name, words in (("waiting before", "from before"), ("resolved", "joined again"))
+            if figures.get(name)
+        ]
+    said = (
+        f"of {' and '.join(came)}, {_are(figures['matched'])} matched, {_are(unmatched)} "
+        f"unmatched, and {f'{waiting:,}' if waiting else 'none'} "
+        f"{'wait' if waiting > 1 else 'waits'}."
+    )
+    return said if unmatched == still else f"{said} In all, {_are(still)} unmatched."
+
+
+def _are(number: int) -> str:
+    return f"{number:,} {'is' if number == 1 else 'are'}"
 
 
 # ---- what was verified
@@ -300,7 +333,7 @@ def _changes(connection: sa.Connection, scope: Scope, good: Run) -> Iterator[str
         read, resolved, matched, rejected = (int(n or 0) for n in sums)
         again = f", {resolved:,} joined again" if resolved else ""
         yield (
-            f"{batches:,} {'batch' if batches == 1 else 'batches'} loaded: {read:,} rows read"
+            f"{counted(batches, 'batch')} loaded: {counted(read, 'row')} read"
             f"{again}, {matched:,} matched, {rejected:,} unmatched."
         )
         if files := _files(connection, scope, good.last):

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import select
 
 from semistream import warehouse
+from semistream.counted import counted
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import SIDES, AnyJob, Job, Role, StreamStreamJob, job_of
 from semistream.master.published import read_manifest, snapshot_root
@@ -118,9 +119,9 @@ class VerificationResult:
                 f"{end and f'. {end}'}"
             )
         if self.success:
-            first = f"{self.app}: all {len(self.results)} checks hold. {complete}."
+            first = f"{self.app}: all {counted(len(self.results), 'check')} hold. {complete}."
             return "\n".join([f"{first} {end and f'{end} '}Report: {self.report}", *self._wrong()])
-        lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
+        lines = [f"{self.app}: {len(self.failed)} of {counted(len(self.results), 'check')} failed."]
         lines += [*self._wrong(), *(f"- Not looked at: {what}" for what in self.unseen)]
         lines += [end] if end else []
         return "\n".join([*lines, f"Report: {self.report}"])
@@ -131,7 +132,7 @@ class VerificationResult:
         """Yield lines about each check that fails or warns."""
         for r in (*self.failed, *self.warned):
             what = f"{'Warning: ' if r.warned else ''}{r.title} ({r.name})"
-            yield f"- {what}: {r.error or f'{r.count} rows'}"
+            yield f"- {what}: {r.error or counted(r.count, 'row')}"
             yield from (f"    {_words(row)}" for row in r.rows[:ROWS_SHOWN])
             yield from [f"    What to do: {r.remedy}"] if r.remedy else []
 

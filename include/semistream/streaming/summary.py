@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from semistream.counted import counted
 from semistream.job import SIDES
 from semistream.joins.waits import Waits, in_seconds
 from semistream.positions import resolves
@@ -197,9 +198,8 @@ def describe(summary: dict[str, Any]) -> str:
         ("seconds", f"{s['seconds']:.1f}"),
     ]
     title = (
-        f"{s['app']}: {s['algorithm']} with {s['partitions']} "
-        f"{'partition' if s['partitions'] == 1 else 'partitions'}, {s['batches']} "
-        f"{'batch' if s['batches'] == 1 else 'batches'}"
+        f"{s['app']}: {s['algorithm']} with {counted(s['partitions'], 'partition')}, "
+        f"{counted(s['batches'], 'batch')}"
     )
     if s["master_version"]:
         title += f", master {s['master_version']}"

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from semistream.cost_models.bound import Demand, describe_price
+from semistream.counted import counted
 from semistream.paths import Paths
 from semistream.progress import Progress
 from semistream.sizing.search import format_sizes
@@ -147,7 +148,7 @@ def advise(
 
 def describe(case: SizingInput, machine: str) -> str:
     """Return a description of the case for people."""
-    operators = "1 operator" if case.partitions == 1 else f"{case.partitions} operators"
+    operators = counted(case.partitions, "operator")
     return (
         f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "
         f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "

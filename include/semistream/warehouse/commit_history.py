@@ -15,6 +15,7 @@ from semistream.positions import Position
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import batch_of, drain_of, first_load, last_load
 from semistream.warehouse.schema import load_batches, load_commits, load_inputs, load_rejections
+from semistream.warehouse.unmatched_groups import Kind
 
 SUMMED = (
     "rows_read",
@@ -38,8 +39,8 @@ class CommitCounts:
     service_rate: tuples per second of all partitions, inside the join; seconds: time of the slowest
     partition inside the join; wait_median, wait_longest: seconds, from the partition with the
     longest waits, None if no tuple was finished; phases: seconds by phase, empty if unknown;
-    rejected: the number of unmatched tuples by (role, reason); versions: the version of the master
-    data by role.
+    rejected: the number of unmatched tuples by (role, reason), see ``Kind``; versions: the version
+    of the master data by role.
     """
 
     batch: int
@@ -149,7 +150,9 @@ def with_inputs(
         .where(r.load_id.between(*loads))
         .group_by(*at, r.role, r.reason)
     ):
-        rejected[int(batch), int(drain)][role, reason] = int(tuples)
+        kinds = rejected[int(batch), int(drain)]
+        kind = Kind.of(reason, role)
+        kinds[kind.role, reason] = kinds.get((kind.role, reason), 0) + int(tuples)
     at = batch_of(i.load_id), drain_of(i.load_id)
     for batch, drain, role, version in connection.execute(
         select(*at, i.role, func.max(i.version))

@@ -32,17 +32,20 @@ class Late:
     open: int = 0
     since: datetime | None = None
 
-    def sentence(self, done: str, still: str) -> list[str]:
-        """Return the statistics as parts of a sentence. done, still: words for the two groups. The
-        result is empty if both groups are empty."""
+    def sentence(self, done: tuple[str, str], still: tuple[str, str]) -> list[str]:
+        """Return the statistics as parts of a sentence. done, still: words for the two groups, for
+        one and for several. The result is empty if both groups are empty."""
         parts = []
         if self.done and self.median is not None and self.p99 is not None:
             parts.append(
-                f"{self.done:,} {done}, {_time(self.median)} late (median; 99% of them at most "
-                f"{_time(self.p99)})"
+                f"{self.done:,} {done[self.done > 1]}, {_time(self.median)} late (median; 99% of "
+                f"them at most {_time(self.p99)})"
             )
         if self.open and self.since is not None:
-            parts.append(f"{self.open:,} {still}, the oldest since {self.since:%Y-%m-%d %H:%M} UTC")
+            parts.append(
+                f"{self.open:,} {still[self.open > 1]}, the oldest since "
+                f"{self.since:%Y-%m-%d %H:%M} UTC"
+            )
         return parts
 
 
@@ -59,10 +62,16 @@ class Lateness:
         """Return the statistics as a sentence; "" if there are none."""
         return "; ".join(
             (
-                *self.resolved.sentence("tuples were resolved", "are open"),
+                *self.resolved.sentence(
+                    ("tuple was resolved", "tuples were resolved"),
+                    ("has no match still", "have no match still"),
+                ),
                 *self.filled.sentence(
-                    "facts with an inferred member were filled in",
-                    "facts have an inferred member still",
+                    (
+                        "fact with an inferred member was filled in",
+                        "facts with an inferred member were filled in",
+                    ),
+                    ("fact has an inferred member still", "facts have an inferred member still"),
                 ),
             )
         )

@@ -15,6 +15,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import func, select
 
+from semistream.counted import counted
 from semistream.positions import START, Position
 from semistream.warehouse.ledger import newest_commit
 from semistream.warehouse.schema import quality_runs
@@ -68,7 +69,8 @@ class Proof:
             return f"NO: batches {run.batches} failed {', '.join(run.failed)} on {at(run.at)}"
         if self.run is None:
             return "NO: never verified"
-        proven = f"batches 0 to {self.until[0]}, {self.run.checks} checks on {at(self.run.at)}"
+        checks = f"{counted(self.run.checks, 'check')} on {at(self.run.at)}"
+        proven = f"batches 0 to {self.until[0]}, {checks}"
         if self.unseen:
             proven = "; ".join((f"{proven}, but not all could be looked at", *self.unseen))
         return f"yes: {proven}" if self.complete else f"NO: not verified after {proven}"

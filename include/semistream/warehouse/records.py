@@ -33,6 +33,15 @@ def unaccounted(counts: Any) -> Any:
     )
 
 
+def still_unmatched(counts: Any) -> Any:
+    """Return how many tuples are unmatched and were not joined again since. Over all loads of an
+    app, the tuples that were read are matched, still unmatched, or waiting.
+
+    counts: sums over loads, as a record or as the columns of a table.
+    """
+    return counts.unmatched - counts.resolved
+
+
 @dataclass(frozen=True)
 class InputCounts:
     """The counts of one input of a load, which is a dimension in a role, or one of two streams.

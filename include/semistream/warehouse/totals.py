@@ -11,6 +11,7 @@ from decimal import Decimal
 from sqlalchemy import Connection, Row, and_, case, func, or_, select, true
 
 from semistream.positions import Kind, resolves
+from semistream.warehouse.records import still_unmatched
 from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_inputs
 
 HITS = "cache_hits"  # without those of resolving loads
@@ -50,9 +51,14 @@ class Totals:
 
     @property
     def open(self) -> int:
-        """The number of tuples that are still unmatched. All tuples that were read are facts,
-        waiting, or still unmatched."""
-        return self.unmatched - self.resolved
+        """The number of tuples that are still unmatched."""
+        return still_unmatched(self)
+
+    @property
+    def match_rate(self) -> float | None:
+        """The share of the finished tuples that are matched now; None if no tuple is finished."""
+        done = self.matched + self.open
+        return self.matched / done if done else None
 
 
 def read_totals(

@@ -27,6 +27,12 @@ class Kind(NamedTuple):
     reason: str
     role: str = ""
 
+    @classmethod
+    def of(cls, reason: str, role: str) -> Kind:
+        """Return the kind of tuples that the ledger counts in a role, which is the first one for
+        those that reached none."""
+        return cls(reason, "" if reason in QUARANTINED and role not in SIDES else role)
+
 
 class Group(NamedTuple):
     """Unmatched tuples of a kind with the same key. key: its values, in the order of the columns;
@@ -53,12 +59,20 @@ def kinds_of(connection: Connection, app: str) -> list[Kind]:
     found = connection.execute(
         select(r.reason, r.role).where(r.load_id.between(*_committed(connection, app))).distinct()
     )
-    return sorted(
-        {
-            Kind(reason, "" if reason in QUARANTINED and role not in SIDES else role)
-            for reason, role in found
-        }
+    return sorted({Kind.of(reason, role) for reason, role in found})
+
+
+def count_open(connection: Connection, loads: tuple[int, int]) -> dict[Kind, int]:
+    """Return the numbers of tuples that are still unmatched, by kind. The role of a job that has
+    one is "". loads: the least and the greatest load_id."""
+    u = unmatched.c
+    role = func.coalesce(u.role, u.side, "")
+    found = connection.execute(
+        select(u.reason, role, func.count())
+        .where(u.load_id.between(*loads), u.resolved_by.is_(None))
+        .group_by(u.reason, role)
     )
+    return {Kind(reason, name): int(count) for reason, name, count in found}
 
 
 def is_of(connection: Connection, app: str, kind: Kind) -> ColumnElement[bool]:

@@ -7,7 +7,8 @@ let data = null, charts = [], axis = "batch", range = null, syncing = false, bef
 const integer = new Intl.NumberFormat("en"), short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const count = { long: (n) => integer.format(n), axis: (n) => short.format(n) };
 const seconds = { long: (n) => `${n < 10 ? Number(n.toPrecision(2)) : integer.format(Math.round(n))} s`, axis: (n) => `${short.format(n)} s` };
-const bytes = { long: (n) => `${(n / 1e6).toFixed(1)} MB`, axis: (n) => `${short.format(n / 1e6)} MB` };
+const sized = (n) => (n >= 1e6 || !n ? [n / 1e6, "MB"] : n >= 1e3 ? [n / 1e3, "kB"] : [n, "B"]);
+const bytes = { long: (n) => { const [size, unit] = sized(n); return `${size.toFixed(unit === "B" ? 0 : 1)} ${unit}`; }, axis: (n) => { const [size, unit] = sized(n); return `${short.format(size)} ${unit}`; } };
 const share = { long: (n) => `${(100 * n).toFixed(1)}%`, axis: (n) => `${Math.round(100 * n)}%` };
 const rate = { long: (n) => integer.format(Math.round(n)), axis: (n) => short.format(n) };
 

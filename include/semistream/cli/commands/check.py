@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from semistream.cli import console
 from semistream.cli.command import Command
+from semistream.counted import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,7 +76,7 @@ def _print(found: JobCheck) -> None:
     for finding in found.findings:
         text.print(f"{finding.level}: {finding.about}: {finding.text}")
     count = sum(finding.level == "error" for finding in found.findings)
-    faults = "1 error" if count == 1 else f"{count} errors"
+    faults = counted(count, "error")
     print(f"{found.job} can be loaded." if found.ok else f"{found.job} cannot be loaded: {faults}.")
 
 
@@ -95,7 +96,7 @@ def _columns(columns: Any, rows: int) -> Table:
 
 
 def _about(rows: int, about: int) -> str:
-    return f"{rows:,} rows" if rows == about else f"about {about:,} rows, {rows:,} looked at"
+    return counted(rows, "row") if rows == about else f"about {about:,} rows, {rows:,} looked at"
 
 
 COMMAND = Command(

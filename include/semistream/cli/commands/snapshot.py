@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
+from semistream.counted import counted
 
 
 def run(arguments: Namespace) -> int:
@@ -37,7 +38,7 @@ def run(arguments: Namespace) -> int:
     for note in source.notes:
         print(f"note: {note}")
     print(
-        f"{manifest.name} {manifest.version}: {manifest.tuple_count:,} rows{left_out}, "
+        f"{manifest.name} {manifest.version}: {counted(manifest.tuple_count, 'row')}{left_out}, "
         f"{'unique keys' if manifest.unique else 'keys with several rows'}, in {settings.out}"
     )
     return 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import unknown_app
+from semistream.counted import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from semistream.paths import Paths
 
 
+ERROR = 60  # characters of an error in the table; `semistream status APP` has more
 UNKNOWN = {"in_all": None, "proof": None, "complete": ""}  # while the warehouse does not answer
 
 
@@ -75,7 +78,7 @@ def _print_in_all(entry: dict[str, Any]) -> None:
     """Print lines on what the ledger has of an app."""
     if (n := entry["in_all"]) is not None:
         print(
-            f"  in all {n['rows_read']:,} rows read, {n['matched']:,} matched, "
+            f"  in all {counted(n['rows_read'], 'row')} read, {n['matched']:,} matched, "
             f"{n['unmatched']:,} unmatched, {n['waiting']:,} waiting"
         )
         if entry["complete"]:
@@ -119,7 +122,7 @@ def _table(entries: list[dict[str, Any]]) -> Table:
             in_seconds(e["longest_wait"]) if e["master_version"] else "–",
             proof,
             e["heartbeat"][:19].replace("T", " "),
-            e["error"].partition("\n")[0],
+            shorten(e["error"].partition("\n")[0].partition(". ")[0], ERROR, placeholder=" …"),
         )
     return table
 
