@@ -446,28 +446,6 @@ def test_facts_whose_commit_is_under_way_are_filled_in_too(spark, load, monkeypa
     load.prove()
 
 
-@into_sql
-def test_facts_are_filled_in_by_the_sink_that_has_them(spark, load, tmp_path):
-    load.provide(10)
-    load.sell("c1", "c100")
-    load.run(spark)
-    load.provide(150)
-    load.sell("c100", "c200")
-    elsewhere = str(tmp_path / "delta")
-    assert load.run(spark, sink=elsewhere)["filled"] == 0
-    assert load.counts() == (2, 0)
-    load.provide(300)
-    assert load.run(spark, sink=elsewhere)["filled"] == 1
-    assert load.run(spark)["filled"] == 1 and load.counts() == (0, 2)
-    here = load.facts() + load.facts(elsewhere)
-    assert sorted((row[1], row[4]) for row in here.elements()) == [
-        ("c1", "part 1"),
-        ("c100", "part 100"),
-        ("c100", "part 100"),
-        ("c200", "part 200"),
-    ]
-
-
 @pytest.mark.slow
 def test_sigkill_of_driver_and_workers_while_parts_come(load, make_app):
     load.provide(100)

@@ -76,6 +76,7 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
         found.add("error", "job", str(e))
         return found
     found.job, found.memory = job.name, int(settings.memory)
+    found.sink, found.fact_table = settings.sink, job.fact_table
     found.divide(settings.partitions or _cores())
     _Check(settings, job, places, found, progress).run()
     return found
@@ -84,7 +85,14 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
 def _of_load(given: CheckSettings, of_job: Mapping[str, Any]) -> CheckSettings:
     """Return the settings of a check, where those of the job's load are the defaults. A longest
     wait is predicted only for a rate, which only a check has."""
-    known = {"memory", "partitions", "join_type", *(("max_wait",) if given.rate else ())}
+    known = {
+        "app",
+        "sink",
+        "memory",
+        "partitions",
+        "join_type",
+        *(("max_wait",) if given.rate else ()),
+    }
     defaults = {name: value for name, value in of_job.items() if name in known}
     return CheckSettings.load(
         defaults | {name: getattr(given, name) for name in given.model_fields_set}
@@ -150,7 +158,7 @@ class _Check:
     def _tables(self, engine: Engine | None) -> None:
         """Check that the warehouse can have the job's tables: its fact table, and its dimensions as
         they are declared."""
-        check_target(self.job, self._sink, engine)
+        check_target(self.job, self.settings.sink, engine)
         if engine is not None and isinstance(self.job, Job):
             for joined in workloads.load_dimensions(self.settings.job, self.places):
                 dimension = joined.dimension
@@ -160,10 +168,10 @@ class _Check:
                     check_unknown_allowed(engine, dimension.name)
 
     def _loaded_before(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
-        """Check that what must stay is as in the former loads of the app of the job's name."""
-        app = self.job.name
+        """Check that what must stay is as in the former loads of the app."""
+        app = self.settings.app or self.job.name
         if engine is not None and inspect(engine).has_table(load_commits.name):
-            check_same_job(Ledger(engine, app), self.job)
+            check_same_job(Ledger(engine, app), self.job, self.settings.sink, self._checkpoint)
         if len(known) == len(self.job.streams):
             check_same_types(app, self.job, self._checkpoint, known)
 
@@ -194,12 +202,9 @@ class _Check:
             self.found.add("error", "job", str(e))
 
     @property
-    def _sink(self) -> str:
-        return str(self.job.settings.get("sink", "sql"))
-
-    @property
     def _checkpoint(self) -> Path:
-        return self.places.checkpoints / self.job.name
+        name = self.settings.app or self.job.name
+        return Path(self.job.settings.get("checkpoint", self.places.checkpoints / name)).absolute()
 
     @property
     def _has_warehouse(self) -> bool:

@@ -16,9 +16,11 @@ from semistream.pipeline import drivers, steps
 from semistream.pipeline.input_checks import check_inputs, check_target
 from semistream.progress import Progress
 from semistream.settings import Publishing
+from semistream.streaming.kept_settings import check_same_job
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import open_warehouse
+from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import rejected_master
 from semistream.workloads.jobs import dimension_file
 
@@ -37,19 +39,23 @@ def load(
     SemistreamError for a failed load, and VerificationFailed.
     """
     job = workloads.load_any_job(settings.job, places)
+    if isinstance(job, Job) and isinstance(settings, LoadSettings):
+        job = settings.applied(job)
+        for role in job.roles:
+            role.check_late(settings.join_type)
+    with open_warehouse(places.warehouse_url) as engine:
+        check_same_job(
+            Ledger(engine, settings.name()), job, settings.sink, settings.directory(places)
+        )
+        if not isinstance(job, Job):
+            check_target(job, settings.sink, engine)
     if isinstance(job, Job):
         memory = int(Publishing.load({}).memory)
-        if isinstance(settings, LoadSettings):
-            job = settings.applied(job)
-            for role in job.roles:
-                role.check_late(settings.join_type)
         for line in provision(
             settings.job, places, progress, memory=memory, job=job, sink=settings.sink
         ):
             say(line)
     else:
-        with open_warehouse(places.warehouse_url) as engine:
-            check_target(job, settings.sink, engine)
         workloads.prepare_target(settings.job, places, progress)
     if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places):
         say(f"{settings.name()}: nothing new to load")

@@ -191,9 +191,15 @@ def verify(
             commits = committed(connection, app)
             job = _with_limits(job or job_of(json.loads(commits[-1].job)), limits)
             proof = read_proof(connection, app)
+            # facts that an earlier version has loaded elsewhere are missed by looking at everything
+            elsewhere = len({commit.sink for commit in commits}) > 1
             first = (
                 proof.until
-                if since_last and proof is not None and proof.until != START and not ahead.findings
+                if since_last
+                and proof is not None
+                and proof.until != START
+                and not ahead.findings
+                and not elsewhere
                 else None
             )
             newest = (commits[-1].batch, commits[-1].drain)

@@ -34,7 +34,7 @@ from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.ledger import Ledger, utc_now
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.resolution import AT_ONCE, ORIGINS
-from semistream.warehouse.schema import inferred, load_batches, load_commits, masters
+from semistream.warehouse.schema import inferred, load_batches, masters
 from semistream.warehouse.tables import IS_INFERRED, ROW_KEY, arrow_schema, copied_columns
 
 # of a load's facts with inferred members: the number of the fact among the load's, the role, and
@@ -53,8 +53,7 @@ class Filling:
 
     table: the dimension's table; schema: its columns; version: the dimension's version that the
     facts get; changes: the value of ``changes`` in ``masters`` when the version was published, None
-    if unknown; sink: the setting of the sink that has the facts. Facts that the app has loaded
-    through another sink stay as they are.
+    if unknown.
     """
 
     role: Role
@@ -62,7 +61,6 @@ class Filling:
     schema: pa.Schema
     version: str
     changes: int | None
-    sink: str
 
     def added(self, facts: Container[str]) -> dict[str, str]:
         """Return the columns to fill in: by column of the facts, the dimension's column. facts: the
@@ -76,12 +74,8 @@ class Filling:
 
     def _open(self, number: int) -> ColumnElement[bool]:
         """Return the condition for an app's rows of ``inferred`` that are not filled in, in this
-        role, and whose facts the sink has. number: the app's number in its load_ids."""
-        b, c, i = load_batches.c, load_commits.c, inferred.c
-        same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain, c.sink == self.sink)
-        here = select(1).select_from(load_batches.join(load_commits, same))
-        of_sink = here.where(b.load_id == i.load_id).correlate(inferred).exists()
-        return and_(is_open(number), i.role == self.role.name, of_sink)
+        role. number: the app's number in its load_ids."""
+        return and_(is_open(number), inferred.c.role == self.role.name)
 
     def _due(self, number: int, *columns: ColumnElement) -> Select:
         """Return a query of the load_id and load_row of the facts to fill in, and of columns of
