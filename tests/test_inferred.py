@@ -446,6 +446,26 @@ def test_facts_whose_commit_is_under_way_are_filled_in_too(spark, load, monkeypa
     load.prove()
 
 
+def test_a_run_that_only_fills_facts_in_is_proven(spark, load):
+    """It has changed facts of former loads, although it has committed nothing."""
+    load.provide(10)
+    for part in ("c1", "c2", "c100", "c3"):
+        load.sell(part, "c4", "c5")
+        load.run(spark)
+    load.prove()
+    load.provide(150)
+    summary = load.run(spark)
+    assert (summary["filled"], summary["rows_read"]) == (1, 0)
+    result = load.prove(since_last=True)
+    # the load of the fact that was filled in, and those after it
+    assert result.report is not None and result.figures["rows read"] == 6
+    assert result.proof.startswith("yes: batches 0 to 3, ")
+    assert load.prove(since_last=True).report is None
+    load.provide(160)
+    assert load.run(spark)["filled"] == 0
+    assert load.prove(since_last=True).report is None
+
+
 @pytest.mark.slow
 def test_sigkill_of_driver_and_workers_while_parts_come(load, make_app):
     load.provide(100)

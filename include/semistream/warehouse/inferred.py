@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select, update
 
 from semistream.job import Role
+from semistream.positions import Position
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.ledger import Ledger, utc_now
@@ -204,6 +206,27 @@ def is_open(number: int) -> ColumnElement[bool]:
     """Return the condition for an app's rows of ``inferred`` whose facts are not filled in. number:
     the app's number in its load_ids."""
     return and_(inferred.c.load_id.between(*app_loads(number)), inferred.c.version.is_(None))
+
+
+def count_filled(connection: Connection, number: int) -> int:
+    """Return the number of an app's facts that have been filled in, once for each role."""
+    mine = and_(inferred.c.load_id.between(*app_loads(number)), inferred.c.version.is_not(None))
+    return connection.scalar(select(func.count()).select_from(inferred).where(mine)) or 0
+
+
+def oldest_filled(connection: Connection, number: int, since: datetime) -> Position | None:
+    """Return the position of an app's first load with facts that were filled in since a time, UTC;
+    None if there is none."""
+    b, i = load_batches.c, inferred.c
+    query = (
+        select(b.batch, b.drain)
+        .join(inferred, i.load_id == b.load_id)
+        .where(i.load_id.between(*app_loads(number)), i.filled_at >= since)
+        .order_by(i.load_id)
+        .limit(1)
+    )
+    row = connection.execute(query).first()
+    return (row.batch, row.drain) if row else None
 
 
 def open_roles(connection: Connection, number: int) -> set[str]:
