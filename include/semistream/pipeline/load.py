@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from semistream import interrupts, workloads
@@ -120,9 +120,10 @@ def provision(
     url: str | None = None,
     job: Job | None = None,
     sink: str = "",
-) -> list[str]:
+) -> Iterator[str]:
     """Provision the dimensions of a job, or a single named dimension: load them into their tables,
-    and publish their snapshots. Return the lines of a report.
+    and publish their snapshots. Yield the lines of a report, each when what it tells is done, as a
+    later dimension may fail.
 
     target: the name of the job or the dimension; memory: bytes that publishing may use; url:
     database of the dimensions' tables, None for the warehouse; job: the job that the target names,
@@ -132,7 +133,7 @@ def provision(
     """
     from semistream.provisioning import dimensions, publishing
 
-    wanted, report = workloads.load_dimensions(target, places), list[str]()
+    wanted = workloads.load_dimensions(target, places)
     wanted_job = job
     if job is None and dimension_file(target, places) is None:
         wanted_job = workloads.load_job(target, places)
@@ -141,18 +142,18 @@ def provision(
             check_target(wanted_job, sink or wanted_job.settings.get("sink", "sql"), engine)
         workloads.prepare_target(target, places, progress)
         if wanted_job is not None:
-            report += check_inputs(wanted_job, wanted, engine, url, loads=job is not None)
+            yield from check_inputs(wanted_job, wanted, engine, url, loads=job is not None)
         for joined in wanted:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, progress, url=url)
             reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-            report.append(
+            yield (
                 f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
                 f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
                 f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
             )
             if result.duplicates:
-                report.append(
+                yield (
                     f"Of rows with the same {', '.join(joined.dimension.business_key)} the last is "
                     f"taken, for instance of {', '.join(map(repr, result.duplicates))}. The others "
                     f"are in the table {rejected_master.name}."
@@ -161,11 +162,10 @@ def provision(
                 manifest, changed = publishing.publish(
                     name, key, engine, places.snapshots, progress, memory=memory
                 )
-                report.append(
+                yield (
                     f"snapshot {manifest.version}{'' if changed else ', as before'}: "
                     f"{manifest.tuple_count:,} rows, in "
                     f"{snapshot_root(places.snapshots, name, key)}"
                 )
             if not joined.keys:
-                report.append(f"No job joins {name} yet: semistream provision JOB publishes it.")
-    return report
+                yield f"No job joins {name} yet: semistream provision JOB publishes it."
