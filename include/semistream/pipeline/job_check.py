@@ -36,6 +36,7 @@ from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.pipeline.check_result import JobCheck, RoleFacts, StreamFacts
 from semistream.pipeline.input_checks import (
+    check_facts,
     check_target,
     problems,
     provisioned_schema,
@@ -114,6 +115,14 @@ class _Check:
     snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
 
     def run(self) -> None:
+        engine = self._warehouse()
+        try:
+            self._run(engine)
+        finally:
+            if engine is not None:
+                engine.dispose()
+
+    def _run(self, engine: Engine | None) -> None:
         known = list[pa.Schema | None]()
         for side, (name, spec) in enumerate(
             zip(self.job.stream_names, self.job.streams, strict=True)
@@ -124,7 +133,7 @@ class _Check:
                 self._stream(name, spec)
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
-        self._in_warehouse(known)
+        self._in_warehouse(known, engine)
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
@@ -139,21 +148,21 @@ class _Check:
             self._dimension(joined)
         for error in problems(self.job, known[0] if known else None, self.schemas):
             self.found.add("error", "job", str(error))
+        if self.found.ok and known and known[0] is not None:
+            try:
+                check_facts(self.job, self.settings.sink, engine, known[0], self.schemas)
+            except ConfigError as e:
+                self.found.add("error", "job", str(e))
         if self.found.ok and self.samples and self.samples[0].num_rows:
             self._predict(self.job, self.samples[0])
 
-    def _in_warehouse(self, known: Sequence[pa.Schema | None]) -> None:
+    def _in_warehouse(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
         """Check what is in the warehouse already, if there is one. known: the streams' schemas."""
-        engine = self._warehouse()
-        try:
-            for check in (self._tables, partial(self._loaded_before, known)):
-                try:
-                    check(engine)
-                except SemistreamError as e:
-                    self.found.add("error", "job", str(e))
-        finally:
-            if engine is not None:
-                engine.dispose()
+        for check in (self._tables, partial(self._loaded_before, known)):
+            try:
+                check(engine)
+            except SemistreamError as e:
+                self.found.add("error", "job", str(e))
 
     def _tables(self, engine: Engine | None) -> None:
         """Check that the warehouse can have the job's tables: its fact table, and its dimensions as

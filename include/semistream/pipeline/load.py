@@ -139,10 +139,13 @@ def provision(
         wanted_job = workloads.load_job(target, places)
     with open_warehouse(places.warehouse_url) as engine:
         if wanted_job is not None:
-            check_target(wanted_job, sink or wanted_job.settings.get("sink", "sql"), engine)
+            sink = sink or wanted_job.settings.get("sink", "sql")
+            check_target(wanted_job, sink, engine)
         workloads.prepare_target(target, places, progress)
         if wanted_job is not None:
-            yield from check_inputs(wanted_job, wanted, engine, url, loads=job is not None)
+            yield from check_inputs(
+                wanted_job, wanted, engine, url, loads=job is not None, sink=sink
+            )
         for joined in wanted:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, progress, url=url)
