@@ -318,6 +318,24 @@ def test_provision_brings_in_master_data_and_their_changes(run):
     assert code == 2 and "sales" in err
 
 
+def test_a_provision_that_fails_tells_what_it_has_done_before(run):
+    dimensions = "dimensions:\n" + "".join(
+        f"  {name}: {{dimension: {{path: {name}.csv, business_key: sku}}, on: {{product: sku}}}}\n"
+        for name in ("product", "store")
+    )
+    stream, _, rest = JOB.replace("path: sales,", "path: sales.csv,").partition("master:")
+    write("sales.yaml", f"{stream}{dimensions}{rest[rest.index('fact_table') :]}")
+    write("sales.csv", "id,product\n1,a\n")
+    write("product.csv", "sku,price\na,1\nb,2\n")
+    write("store.csv", "sku,town\n")
+    code, out, err = run("provision", "sales.yaml")
+    assert code == 1 and "dim_store" in err, err
+    assert "dim_product: read 2, inserted 2" in out and "snapshot v000001: 2 rows" in out
+    code, _, err = run("load", "sales.yaml")
+    done, failed = err.index("dim_product: read 2, inserted 0"), err.index("Failed: ")
+    assert code == 1 and done < failed
+
+
 def test_a_load_that_runs_and_has_committed_nothing_is_not_a_wrong_setting(run):
     with checkpoint_lock(Path("var/checkpoints/sales").absolute()):
         code, _, err = run("verify", "sales")

@@ -123,7 +123,7 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
     sqlite_load.check(sink=sink)
 
 
-def test_a_prepared_delta_commit_is_made_whatever_sink_comes_next(
+def test_a_prepared_delta_commit_is_made_by_the_next_run_and_by_no_other_sink(
     spark, sqlite_load, tmp_path, monkeypatch
 ):
     def crashing(*_):
@@ -141,12 +141,15 @@ def test_a_prepared_delta_commit_is_made_whatever_sink_comes_next(
     # not into another warehouse
     with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):
         patch.setattr(sqlite_load, "places", elsewhere)
-        sqlite_load.run(spark, sink="sql")
+        sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     sqlite_load.add_file(300)
-    sqlite_load.run(spark, sink="sql")
-    loaded = delta_facts(tmp_path / "delta")
-    assert loaded
-    same(loaded + sqlite_load.facts(), sqlite_load.expected()[0])
+    before = len(delta_facts(tmp_path / "delta"))
+    with pytest.raises(ConfigError, match="'sink' must stay"):
+        sqlite_load.run(spark, sink="sql")
+    assert len(delta_facts(tmp_path / "delta")) == before
+    assert (sqlite_load.checkpoint / "intent.json").exists()
+    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    same(delta_facts(tmp_path / "delta"), sqlite_load.expected()[0])
     same(sqlite_load.unmatched(), sqlite_load.expected()[1])
     sqlite_load.check_ledger()
 

@@ -17,10 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import inspect
 
+from semistream.errors import ConfigError
 from semistream.paths import Paths
 from semistream.pipeline.job_schema import job_schema
+from semistream.pipeline.provision_steps import provision_changed
 from semistream.settings import read_yaml
-from semistream.warehouse import connect
+from semistream.warehouse import connect, open_warehouse
 from semistream.workloads import load_job
 
 SALES = "".join(
@@ -422,6 +424,42 @@ def test_a_table_of_another_kind_is_no_fact_table(run, star, fact_table, said):
     assert said in err
     assert not inspect(connect(Paths.from_environment().warehouse_url)).has_table("dim_product")
     assert not [*star.rglob("*.arrow")]  # nothing is provisioned
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("other BIGINT, other_name TEXT", "'fact_sales.other' must be a column of type string"),
+        ("other TEXT", "'other_name' must be a column of the table fact_sales"),
+    ],
+)
+def test_a_fact_table_of_other_columns_is_refused_before_anything_is_written(
+    run, star, columns, said
+):
+    """Such as another job's."""
+    (star / "star.yaml").write_text(STAR.replace("0.05%s", "0.5"))
+    places = Paths.from_environment()
+    with open_warehouse(places.warehouse_url) as engine:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE TABLE fact_sales (id BIGINT, sku TEXT, product_sk BIGINT, other_sk BIGINT, "
+                f"product_name TEXT, {columns}, load_id BIGINT, load_row INTEGER, "
+                "PRIMARY KEY (load_id, load_row))"
+            )
+            connection.exec_driver_sql("INSERT INTO fact_sales (load_id, load_row) VALUES (1, 1)")
+        code, out, _ = run("check", "star.yaml")
+        assert code == 1 and said in out, out
+        for command in ("provision", "load"):
+            code, _, err = run(command, "star.yaml")
+            assert code == 2 and said in err, err
+        if "other_name" in columns:  # a task of Airflow knows its own dimension's columns
+            with pytest.raises(ConfigError, match=said):
+                provision_changed("star.yaml", "product", "9MB", places, lambda: None)
+        assert not inspect(engine).has_table("dim_product")
+        with engine.begin() as connection:  # as a first load leaves it that was refused
+            connection.exec_driver_sql("DELETE FROM fact_sales")
+        code, out, _ = run("check", "star.yaml")
+        assert code == 0, out
 
 
 def test_facts_that_go_elsewhere_may_be_named_like_any_table(run, star):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from loads import SmallLoad
-from semistream.errors import SemistreamError
+from semistream.errors import ConfigError, SemistreamError
 from semistream.pipeline import steps
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.app import App
@@ -114,18 +114,20 @@ def test_whatever_is_left_to_do_or_to_refuse_is_left_to_a_run(loaded, what):
         {"memory": "300KB"},
         {"join_type": "left"},
         {"partitions": 1},
-        {"sink": "delta"},
         {"source_columns": "id BIGINT, sku STRING, amount DOUBLE"},
     ],
 )
-def test_changed_settings_are_left_to_a_run(loaded, tmp_path, settings):
-    if "sink" in settings:
-        settings = {"sink": str(tmp_path / "delta")}
+def test_changed_settings_are_left_to_a_run(loaded, settings):
     loaded_settings = {**loaded.settings().model_dump(), **settings}
     found = type(loaded.settings()).load(loaded_settings)
     directory = found.directory(loaded.places)
     with checkpoint_lock(directory):
         assert App(found, loaded.job, loaded.places, StatusFile(directory, "sales")).idle() is None
+
+
+def test_another_sink_is_refused(loaded, tmp_path):
+    with pytest.raises(ConfigError, match="'sink' must stay sql"):
+        idle(loaded, sink=str(tmp_path / "delta"))
 
 
 def test_a_step_leaves_what_a_load_refuses_to_the_load(loaded):

@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import inspect
 
-from loads import until
+from loads import delta_facts, until
 from semistream.errors import ConfigError
+from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.settings import read_yaml
+from semistream.warehouse import open_warehouse
 
 JOB = """
 name: sales
@@ -83,8 +86,39 @@ def test_it_provisions_loads_and_proves(run, sales):
     add_sales(sales, "b", 1000, 10)
     code, out, err = run("load", "sales.yaml")
     assert code == 2
-    assert "'on' must name a column of the stream. Got 'article' instead." in err
+    assert "'dimensions.product.on' must stay {'sku': 'sku'}, by which the facts that" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_load_into_another_sink_is_refused_before_anything_is_written(run, sales):
+    """One forgotten --sink would split the facts, and each load's own proof would hold."""
+    lake = str(sales / "lake")
+    code, out, err = run("load", "sales.yaml", "--sink", lake)
+    assert code == 0, err
+    before = delta_facts(lake, ["id"])
+    add_sales(sales, "b", 1000, 10)
+    with (sales / "products.csv").open("a") as file:
+        file.write("p90,Product 90\n")
+    refusal = f"'sink' must stay {lake}, into which sales has loaded so far. Got 'sql' instead."
+    ways = "Give the former one, load under another --app name, or load the source anew: "
+    driver = [sys.executable, "-m", "semistream.spark_apps.semi_stream_join", "--job", "sales.yaml"]
+    app = subprocess.run(driver, capture_output=True, text=True, check=False)
+    for code, err in (run("load", "sales.yaml")[::2], (app.returncode, app.stderr)):
+        assert code == 2 and f"{refusal} {ways}semistream reset sales." in err, err
+    code, out, _ = run("check", "sales.yaml")
+    assert code == 1 and refusal in out
+    with open_warehouse(Paths.from_environment().warehouse_url) as engine:
+        assert not inspect(engine).has_table("fact_sales")
+        with engine.connect() as connection:
+            names = "SELECT count(*) FROM dim_product WHERE sku = 'p90'"
+            assert connection.exec_driver_sql(names).scalar() == 0
+    assert delta_facts(lake, ["id"]) == before
+    code, out, _ = run("check", "sales.yaml", "--sink", lake)
+    assert code == 0 and f"Facts go to fact_sales in {lake}." in out
+    assert f"  facts: fact_sales in {lake}\n" in run("status", "sales")[1]
+    assert run("load", "sales.yaml", "--sink", lake)[0] == 0
+    assert len(delta_facts(lake, ["id"])) == len(before) + 10
 
 
 @pytest.mark.slow

@@ -21,7 +21,18 @@ from semistream.quality.staging import Staging
 from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.schema import load_batches, load_commits, load_inputs, quality_runs
 from semistream.warehouse.tables import arrow_schema
-from sink_loads import BATCHES, ON_SQLITE, STREAM, Loader, change, check, failed, orders, rows_of
+from sink_loads import (
+    BATCHES,
+    ON_SQLITE,
+    PER_BATCH,
+    STREAM,
+    Loader,
+    change,
+    check,
+    failed,
+    orders,
+    rows_of,
+)
 
 
 def test_sound(loader):
@@ -489,6 +500,31 @@ def test_delta(warehouse_url, tmp_path):
     assert failed(gone) == {"fact_table"}
     assert "Delta table that exists" in rows_of(gone, "fact_table")[0]["finding"]
     assert gone.proof.startswith("NO: ")
+
+
+@ON_SQLITE
+def test_facts_that_an_earlier_version_has_loaded_elsewhere_are_missed(loader, tmp_path):
+    """Each load's own proof would hold. A load into another sink is refused now."""
+    import deltalake
+
+    uri = str(tmp_path / "delta")
+    loader.load(range(BATCHES - 1))
+    assert check(loader).success
+    loader.load(range(BATCHES - 1, BATCHES))
+    newest = loader.fact.c.order_id >= (BATCHES - 1) * PER_BATCH
+    with loader.engine.begin() as connection:
+        rows = [
+            dict(r) for r in connection.execute(sa.select(loader.fact).where(newest)).mappings()
+        ]
+        connection.execute(loader.fact.delete().where(newest))
+        moved = load_commits.c.batch == BATCHES - 1
+        connection.execute(load_commits.update().where(moved).values(sink=uri))
+    deltalake.write_deltalake(
+        uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact)).drop_columns(["load_row"])
+    )
+    result = check(loader, since_last=True)
+    assert {"fact_rows", "none_missing"} <= failed(result), result.describe()
+    assert result.proof.startswith("NO: ")
 
 
 @ON_SQLITE

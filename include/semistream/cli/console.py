@@ -55,6 +55,11 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
     return table
 
 
+def place_of(sink: str) -> str:
+    """Return where a sink's facts are, in words. sink: the setting's value."""
+    return "the warehouse" if sink == "sql" else sink
+
+
 def print_table(console: Console, table: Table) -> None:
     """Print a table without the blanks at the ends of its lines."""
     with console.capture() as captured:

@@ -72,7 +72,7 @@ class RoleFacts:
 
 @dataclass
 class JobCheck:
-    """The result of a check. ok: whether no finding is an error."""
+    """The result of a check. sink: the setting's value; ok: whether no finding is an error."""
 
     job: str
     streams: list[StreamFacts] = field(default_factory=list)
@@ -82,6 +82,8 @@ class JobCheck:
     memory: int = 0
     partitions: int = 1
     worker_bytes: int = 0
+    sink: str = ""
+    fact_table: str = ""
     costs: str = ""
 
     @property

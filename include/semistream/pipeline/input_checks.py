@@ -12,7 +12,8 @@ from sqlalchemy import Engine, inspect
 from semistream.data_files import ENDINGS, is_remote, list_files
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
-from semistream.job import AnyJob, Job, Role, StreamSpec
+from semistream.job import AnyJob, Job, Role, StreamSpec, added_columns
+from semistream.joins.spec import output_names
 from semistream.keys import resolve_keys
 from semistream.master.manifest import decode_schema
 from semistream.provisioning.master_rows import check_columns, open_rows
@@ -20,7 +21,7 @@ from semistream.provisioning.publishing import master_row
 from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.sources.registry import SOURCES, find_source
 from semistream.warehouse.schema import masters
-from semistream.warehouse.tables import check_fact_table
+from semistream.warehouse.tables import check_fact_table, fact_table, is_left_over
 from semistream.workloads.jobs import JoinedDimension
 
 
@@ -32,12 +33,13 @@ def check_inputs(
     *,
     former: pa.Schema | None = None,
     loads: bool = False,
+    sink: str = "sql",
 ) -> list[str]:
     """Check a job's stream, and whether it fits dimensions of the job. Return remarks for the user.
 
     url: the database of the dimensions' tables, if not the warehouse; former: see
     ``stream_schema``; loads: whether the stream is loaded next, so that files must exist from which
-    its columns are found. Raises ConfigError.
+    its columns are found; sink: where facts will go. Raises ConfigError.
     """
     remarks = list[str]()
     if loads or not _is_empty(job.stream):
@@ -48,6 +50,8 @@ def check_inputs(
     found = {joined.dimension.name: dimension_schema(joined, engine, url) for joined in dimensions}
     for error in problems(job, stream, found):
         raise error
+    if stream is not None:
+        check_facts(job, sink, engine, stream, found)
     return remarks
 
 
@@ -56,6 +60,34 @@ def check_target(job: AnyJob, sink: str, engine: Engine | None) -> None:
     sink: the setting's value; engine: see ``check_fact_table``."""
     if sink_kind(sink).in_warehouse:
         check_fact_table(job.fact_table, job.dimension_names, engine)
+
+
+def check_facts(
+    job: Job,
+    sink: str,
+    engine: Engine | None,
+    stream: pa.Schema,
+    dimensions: Mapping[str, pa.Schema],
+) -> None:
+    """Raise ConfigError if facts go to the warehouse, and the fact table that it has lacks a column
+    of the job's facts, or has one of another type. sink: the setting's value; stream: its columns;
+    dimensions: by name, the columns of the dimensions that are known."""
+    if engine is None or not sink_kind(sink).in_warehouse:
+        return
+    roles = [role for role in job.roles if role.dimension.name in dimensions]
+    schemas, added = [dimensions[role.dimension.name] for role in roles], list[pa.Field]()
+    whole = len(roles) == len(job.roles)  # else it is not known which names are in several roles
+    columns = added_columns(roles, [schema.names for schema in schemas]) if whole else []
+    for role, schema, given in zip(roles, schemas, columns, strict=False):
+        names = given or {c: c for c in schema.names if c not in role.key}
+        own = output_names(stream, role.name, [c for c, name in names.items() if c == name])
+        added += [
+            schema.field(c).with_name(n) for c, n in (names | own).items() if c in schema.names
+        ]
+    surrogates = [role.surrogate_key for role in job.roles]
+    is_left_over(
+        engine, fact_table(job.fact_table, stream, surrogates, pa.schema(added), job.stream.id)
+    )
 
 
 def _is_empty(spec: StreamSpec) -> bool:

@@ -37,6 +37,7 @@ from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.pipeline.check_result import JobCheck, RoleFacts, StreamFacts
 from semistream.pipeline.input_checks import (
+    check_facts,
     check_target,
     problems,
     provisioned_schema,
@@ -77,6 +78,7 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
         found.add("error", "job", str(e))
         return found
     found.job, found.memory = job.name, int(settings.memory)
+    found.sink, found.fact_table = settings.sink, job.fact_table
     found.divide(settings.partitions or _cores())
     _Check(settings, job, places, found, progress).run()
     return found
@@ -85,7 +87,14 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
 def _of_load(given: CheckSettings, of_job: Mapping[str, Any]) -> CheckSettings:
     """Return the settings of a check, where those of the job's load are the defaults. A longest
     wait is predicted only for a rate, which only a check has."""
-    known = {"memory", "partitions", "join_type", *(("max_wait",) if given.rate else ())}
+    known = {
+        "app",
+        "sink",
+        "memory",
+        "partitions",
+        "join_type",
+        *(("max_wait",) if given.rate else ()),
+    }
     defaults = {name: value for name, value in of_job.items() if name in known}
     return CheckSettings.load(
         defaults | {name: getattr(given, name) for name in given.model_fields_set}
@@ -107,6 +116,14 @@ class _Check:
     snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
 
     def run(self) -> None:
+        engine = self._warehouse()
+        try:
+            self._run(engine)
+        finally:
+            if engine is not None:
+                engine.dispose()
+
+    def _run(self, engine: Engine | None) -> None:
         known = list[pa.Schema | None]()
         for side, (name, spec) in enumerate(
             zip(self.job.stream_names, self.job.streams, strict=True)
@@ -117,7 +134,7 @@ class _Check:
                 self._stream(name, spec)
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
-        self._in_warehouse(known)
+        self._in_warehouse(known, engine)
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
@@ -132,26 +149,26 @@ class _Check:
             self._dimension(joined)
         for error in problems(self.job, known[0] if known else None, self.schemas):
             self.found.add("error", "job", str(error))
+        if self.found.ok and known and known[0] is not None:
+            try:
+                check_facts(self.job, self.settings.sink, engine, known[0], self.schemas)
+            except ConfigError as e:
+                self.found.add("error", "job", str(e))
         if self.found.ok and self.samples and self.samples[0].num_rows:
             self._predict(self.job, self.samples[0])
 
-    def _in_warehouse(self, known: Sequence[pa.Schema | None]) -> None:
+    def _in_warehouse(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
         """Check what is in the warehouse already, if there is one. known: the streams' schemas."""
-        engine = self._warehouse()
-        try:
-            for check in (self._tables, partial(self._loaded_before, known)):
-                try:
-                    check(engine)
-                except SemistreamError as e:
-                    self.found.add("error", "job", str(e))
-        finally:
-            if engine is not None:
-                engine.dispose()
+        for check in (self._tables, partial(self._loaded_before, known)):
+            try:
+                check(engine)
+            except SemistreamError as e:
+                self.found.add("error", "job", str(e))
 
     def _tables(self, engine: Engine | None) -> None:
         """Check that the warehouse can have the job's tables: its fact table, and its dimensions as
         they are declared."""
-        check_target(self.job, self._sink, engine)
+        check_target(self.job, self.settings.sink, engine)
         if engine is not None and isinstance(self.job, Job):
             for joined in workloads.load_dimensions(self.settings.job, self.places):
                 dimension = joined.dimension
@@ -161,10 +178,10 @@ class _Check:
                     check_unknown_allowed(engine, dimension.name)
 
     def _loaded_before(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
-        """Check that what must stay is as in the former loads of the app of the job's name."""
-        app = self.job.name
+        """Check that what must stay is as in the former loads of the app."""
+        app = self.settings.app or self.job.name
         if engine is not None and inspect(engine).has_table(load_commits.name):
-            check_same_job(Ledger(engine, app), self.job)
+            check_same_job(Ledger(engine, app), self.job, self.settings.sink, self._checkpoint)
         if len(known) == len(self.job.streams):
             check_same_types(app, self.job, self._checkpoint, known)
 
@@ -195,12 +212,9 @@ class _Check:
             self.found.add("error", "job", str(e))
 
     @property
-    def _sink(self) -> str:
-        return str(self.job.settings.get("sink", "sql"))
-
-    @property
     def _checkpoint(self) -> Path:
-        return self.places.checkpoints / self.job.name
+        name = self.settings.app or self.job.name
+        return Path(self.job.settings.get("checkpoint", self.places.checkpoints / name)).absolute()
 
     @property
     def _has_warehouse(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from semistream import interrupts, workloads
@@ -18,9 +18,11 @@ from semistream.pipeline import drivers, steps
 from semistream.pipeline.input_checks import check_inputs, check_target
 from semistream.progress import Progress
 from semistream.settings import Publishing
+from semistream.streaming.kept_settings import check_same_job
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import open_warehouse
+from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import rejected_master
 from semistream.workloads.jobs import dimension_file
 
@@ -39,19 +41,23 @@ def load(
     SemistreamError for a failed load, and VerificationFailed.
     """
     job = workloads.load_any_job(settings.job, places)
+    if isinstance(job, Job) and isinstance(settings, LoadSettings):
+        job = settings.applied(job)
+        for role in job.roles:
+            role.check_late(settings.join_type)
+    with open_warehouse(places.warehouse_url) as engine:
+        check_same_job(
+            Ledger(engine, settings.name()), job, settings.sink, settings.directory(places)
+        )
+        if not isinstance(job, Job):
+            check_target(job, settings.sink, engine)
     if isinstance(job, Job):
         memory = int(Publishing.load({}).memory)
-        if isinstance(settings, LoadSettings):
-            job = settings.applied(job)
-            for role in job.roles:
-                role.check_late(settings.join_type)
         for line in provision(
             settings.job, places, progress, memory=memory, job=job, sink=settings.sink
         ):
             say(line)
     else:
-        with open_warehouse(places.warehouse_url) as engine:
-            check_target(job, settings.sink, engine)
         workloads.prepare_target(settings.job, places, progress)
     if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places):
         say(f"{settings.name()}: nothing new to load")
@@ -117,9 +123,10 @@ def provision(
     url: str | None = None,
     job: Job | None = None,
     sink: str = "",
-) -> list[str]:
+) -> Iterator[str]:
     """Provision the dimensions of a job, or a single named dimension: load them into their tables,
-    and publish their snapshots. Return the lines of a report.
+    and publish their snapshots. Yield the lines of a report, each when what it tells is done, as a
+    later dimension may fail.
 
     target: the name of the job or the dimension; memory: bytes that publishing may use; url:
     database of the dimensions' tables, None for the warehouse; job: the job that the target names,
@@ -129,27 +136,30 @@ def provision(
     """
     from semistream.provisioning import dimensions, publishing
 
-    wanted, report = workloads.load_dimensions(target, places), list[str]()
+    wanted = workloads.load_dimensions(target, places)
     wanted_job = job
     if job is None and dimension_file(target, places) is None:
         wanted_job = workloads.load_job(target, places)
     with open_warehouse(places.warehouse_url) as engine:
         if wanted_job is not None:
-            check_target(wanted_job, sink or wanted_job.settings.get("sink", "sql"), engine)
+            sink = sink or wanted_job.settings.get("sink", "sql")
+            check_target(wanted_job, sink, engine)
         workloads.prepare_target(target, places, progress)
         if wanted_job is not None:
-            report += check_inputs(wanted_job, wanted, engine, url, loads=job is not None)
+            yield from check_inputs(
+                wanted_job, wanted, engine, url, loads=job is not None, sink=sink
+            )
         for joined in wanted:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, progress, url=url)
             reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-            report.append(
+            yield (
                 f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
                 f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
                 f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
             )
             if result.duplicates:
-                report.append(
+                yield (
                     f"Of rows with the same {', '.join(joined.dimension.business_key)} the last is "
                     f"taken, for instance of {', '.join(map(repr, result.duplicates))}. The others "
                     f"are in the table {rejected_master.name}."
@@ -158,11 +168,10 @@ def provision(
                 manifest, changed = publishing.publish(
                     name, key, engine, places.snapshots, progress, memory=memory
                 )
-                report.append(
+                yield (
                     f"snapshot {manifest.version}{'' if changed else ', as before'}: "
                     f"{counted(manifest.tuple_count, 'row')}, in "
                     f"{snapshot_root(places.snapshots, name, key)}"
                 )
             if not joined.keys:
-                report.append(f"No job joins {name} yet: semistream provision JOB publishes it.")
-    return report
+                yield f"No job joins {name} yet: semistream provision JOB publishes it."

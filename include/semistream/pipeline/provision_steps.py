@@ -109,7 +109,8 @@ def _check_stream(job: Job, joined: JoinedDimension, places: Paths) -> None:
     # the columns of an earlier load count, as the newest file may still be growing
     former = former_schema(places.checkpoints / (job.settings.get("app") or job.name), 0)
     with open_warehouse(places.warehouse_url) as engine:
-        check_inputs(job, [joined], engine, former=former)
+        sink = job.settings.get("sink", "sql")
+        check_inputs(job, [joined], engine, former=former, sink=sink)
 
 
 def provision(job: str, name: str, places: Paths) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic import ByteSize, Field, model_validator
 from semistream.column_format import Formats
 from semistream.errors import ConfigError
 from semistream.settings import MEMORY, Bytes, JoinType, Names, Pairs, Settings, Types
+from semistream.streaming.settings import AppName, SinkSetting
 
 INPUT = (
     "a CSV, JSON lines or Parquet file, a directory of such files, a published snapshot's "
@@ -73,6 +74,10 @@ class CheckSettings(Settings):
     prediction depends."""
 
     job: str = Field(description="What is checked: a shipped job, or a job's name or YAML file")
+    app: AppName = Field("", description="Name of the load; default: the job's name")
+    sink: SinkSetting = Field(
+        "sql", description="Where joined tuples go: sql, or the directory or URI of a Delta table"
+    )
     memory: Bytes = Field(
         MEMORY, description="M, bytes that the load's join may hold, for instance 64MB"
     )

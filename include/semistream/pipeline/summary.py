@@ -51,9 +51,9 @@ def ledger(totals: Totals) -> dict[str, Any]:
 
 
 def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
-    """Return by app what the ledger has of it: ``in_all``, the numbers of tuples in all its loads,
-    as in the summary; ``proof``, a word; and ``complete``, the sentence on it. Nothing is written,
-    as an earlier version may be loading."""
+    """Return by app what the ledger has of it: ``fact_table`` and ``sink``, where its facts are;
+    ``in_all``, the numbers of tuples in all its loads, as in the summary; ``proof``, a word; and
+    ``complete``, the sentence on it. Nothing is written, as an earlier version may be loading."""
     engine = connect(places.warehouse_url)
     try:
         with engine.connect() as connection:
@@ -83,6 +83,8 @@ def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
     else:
         word = "complete" if proof.complete else "not proven"
     return {
+        "fact_table": t.fact_table,
+        "sink": t.sink,
         "in_all": numbers | {"unmatched": t.open, "output_rows": t.output_rows},
         "proof": word,
         "complete": str(proof or ""),

@@ -186,13 +186,13 @@ def check_inferring(engine: Engine, role: Role, retry: float) -> None:
         )
 
 
-def filling_of(engine: Engine, job: Job, plan: RolePlan, sink: str) -> Filling:
+def filling_of(engine: Engine, job: Job, plan: RolePlan) -> Filling:
     """Return a description of how a job's facts are filled in from the version of a dimension in a
-    plan. sink: the setting of the sink that has the facts."""
+    plan."""
     role, manifest = job.role(plan.role), Manifest.read(Path(plan.snapshot))
     table = existing_table(engine, dimension_name(role.dimension.name))
     changes = manifest.source.get("changes")
-    return Filling(role, table, manifest.schema, plan.version, changes, sink)
+    return Filling(role, table, manifest.schema, plan.version, changes)
 
 
 def may_infer(engine: Engine, dimension: str) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,9 +62,11 @@ from semistream.settings import Settings
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
+from semistream.warehouse.inferred import count_filled, oldest_filled
 from semistream.warehouse.lateness import lateness
+from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_history import Load, read_loads
-from semistream.warehouse.proof import read_proof
+from semistream.warehouse.proof import Run, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
 from semistream.warehouse.tables import existing_table
 
@@ -74,6 +76,7 @@ ROWS_SHOWN = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
 GO_ON = "`semistream load JOB`, or the DAG of the load, goes on where it was."
+FILLING = timedelta(hours=1)  # a transaction that fills facts in is shorter
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 
 
@@ -170,17 +173,16 @@ def verify(
 ) -> VerificationResult:
     """Check everything that `app` has committed.
 
-    since_last: whether to check only the part that is not yet proven; if that part is empty, but a
-    tuple has become open for longer than the job allows, everything is checked; if it is empty, but
-    the ledger has come to know which files the source had, the newest commit is checked again. job:
-    the app's job, by default the ledger's record; limits: a job whose limits replace those of
-    ``job``.
-    reports_dir, reports_kept: the directory of Data Docs, and how many reports to keep; snapshots:
-    the directory of the master data's snapshots; the environment gives the defaults. unfinished:
-    see ``VerificationResult``. sample: the
-    number of facts, and of unmatched tuples, that are joined again; they differ each time unless a
-    seed is given. Raises ConfigError for an app that has loaded nothing. A failed check raises no
-    error.
+    since_last: whether to check only the part that is not yet proven, to which facts belong that
+    were filled in since the last verification, with all loads after theirs; if that part is empty,
+    but a tuple has become open for longer than the job allows, everything is checked; if it is
+    empty, but the ledger has come to know which files the source had, the newest commit is checked
+    again. job: the app's job, by default the ledger's record; limits: a job whose limits replace
+    those of ``job``. reports_dir, reports_kept: the directory of Data Docs, and how many reports to
+    keep; snapshots: the directory of the master data's snapshots; the environment gives the
+    defaults. unfinished: see ``VerificationResult``. sample: the number of facts, and of unmatched
+    tuples, that are joined again; they differ each time unless a seed is given. Raises ConfigError
+    for an app that has loaded nothing. A failed check raises no error.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
     places = Paths.from_environment()
@@ -192,11 +194,21 @@ def verify(
             commits = committed(connection, app)
             job = _with_limits(job or job_of(json.loads(commits[-1].job)), limits)
             proof = read_proof(connection, app)
+            # facts that an earlier version has loaded elsewhere are missed by looking at everything
+            elsewhere = len({commit.sink for commit in commits}) > 1
             first = (
                 proof.until
-                if since_last and proof is not None and proof.until != START and not ahead.findings
+                if since_last
+                and proof is not None
+                and proof.until != START
+                and not ahead.findings
+                and not elsewhere
                 else None
             )
+            number = app_number(connection, app)
+            filled = count_filled(connection, number)
+            if first is not None and proof is not None and proof.run is not None:
+                first = _before_filled(connection, number, commits, first, proof.run, filled)
             newest = (commits[-1].batch, commits[-1].drain)
             overdue = (
                 isinstance(job, Job)
@@ -257,7 +269,7 @@ def verify(
             # the master data were changed meanwhile, which may have caused everything that the
             # checks have found
             discard(result.report, reports)
-        _write_run(engine, result, scope, started, time.monotonic() - clock)
+        _write_run(engine, result, scope, filled, started, time.monotonic() - clock)
         with engine.connect() as connection:
             return replace(result, proof=str(read_proof(connection, app)))
 
@@ -466,10 +478,34 @@ def _run(
     ), scope
 
 
+def _before_filled(
+    connection: sa.Connection,
+    number: int,
+    commits: Sequence[sa.Row],
+    first: Position,
+    run: Run,
+    filled: int,
+) -> Position | None:
+    """Return the position after which everything is verified again: ``first``, or before the first
+    load whose facts were filled in since a run, as that has changed them; None for everything.
+    filled: how many facts have been filled in by now."""
+    if filled == run.filled:
+        return first
+    changed = oldest_filled(connection, number, run.at - FILLING)
+    former = [(c.batch, c.drain) for c in commits if changed and (c.batch, c.drain) < changed]
+    return min(first, former[-1]) if former else None
+
+
 def _write_run(
-    engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float
+    engine: sa.Engine,
+    result: VerificationResult,
+    scope: Scope,
+    filled: int,
+    started: datetime,
+    seconds: float,
 ) -> None:
-    """Write the verification and its wrong rows, in one transaction."""
+    """Write the verification and its wrong rows, in one transaction. filled: how many facts had
+    been filled in when it began."""
     first = scope.first
     with engine.begin() as connection:
         done = connection.execute(
@@ -487,6 +523,7 @@ def _write_run(
                 failed=json.dumps([r.name for r in result.failed]),
                 unseen=json.dumps([what for what in result.unseen if what not in result.passing]),
                 passing=json.dumps(result.passing),
+                filled=filled,
                 report=str(result.report),
             )
         )

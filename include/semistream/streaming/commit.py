@@ -118,7 +118,7 @@ class Commits(AbstractContextManager["Commits"]):
         """Record the batch that is processed from now on. Raises the error of the previous commit
         if that commit failed."""
         self.wait_for_commit()
-        progress = replace(progress, looked_up=self.looked_up)
+        progress = replace(progress, looked_up=self.looked_up, sink=self._setting)
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
@@ -291,7 +291,7 @@ class Commits(AbstractContextManager["Commits"]):
         self._warn_of_others()
         self.last = self.ledger.last()
         at = position(self.checkpoint)
-        check_same_job(self.ledger, self.job)
+        check_same_job(self.ledger, self.job, self._setting, self.checkpoint)
         self._check_same_history(at)
         self._check_rows(self.sink)
         self._commit_former_intent()

@@ -36,8 +36,7 @@ class FactFilling:
                 continue
             self.commits.wait_for_commit()  # its facts are filled in, too
             if join.role in ledger.run(partial(open_roles, number=ledger.number())):
-                sink = self.planner.settings.sink
-                filling = filling_of(engine, self.planner.job, join, sink)
+                filling = filling_of(engine, self.planner.job, join)
                 try:
                     facts = self.commits.sink.fill(filling, ledger)
                 except NotThatVersion:  # the newer version is published soon, and used then

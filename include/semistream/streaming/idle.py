@@ -25,7 +25,7 @@ def plan_of_idle_load(
     is, or if only Spark can find out.
 
     There is something to do if tuples wait, a batch has begun, a file is not loaded, or the job,
-    the sink, the settings or the master's version differ from those of the newest commit. Raises
+    the settings or the master's version differ from those of the newest commit. Raises
     SemistreamError if a load would refuse to continue.
     """
     if settings.trigger != AVAILABLE_NOW or not isinstance(job, Job):
@@ -43,10 +43,7 @@ def plan_of_idle_load(
         SourceLog(query, job.stream.format).files(last[0])
     except FileNotFoundError:  # Spark cannot continue without this file
         return None
-    if (
-        ledger.newest_job() != (job.fact_table, job.to_ledger())
-        or ledger.newest_sink() != settings.sink
-    ):
+    if ledger.newest_job() != (job.fact_table, job.to_ledger()):
         return None
     plan = progress.plan
     wanted = planner.wanted(settings.partitions or plan.partitions)

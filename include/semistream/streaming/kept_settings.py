@@ -18,17 +18,28 @@ from semistream.data_files import same_names
 from semistream.ddl import type_name
 from semistream.errors import ConfigError
 from semistream.job import SIDES, AnyJob, Job
+from semistream.streaming.position import begun_sink
 from semistream.streaming.stream_schemas import former_schema
 from semistream.warehouse.ledger import Ledger
 
 
-def check_same_job(ledger: Ledger, job: AnyJob) -> None:
-    """Check that these are the same as in the app's former loads: fact table, paths, id columns,
-    join keys and dimensions of roles, the unknown member of left joins, and normal forms of keys.
-    Raises ConfigError."""
+def check_same_job(ledger: Ledger, job: AnyJob, sink: str, checkpoint: Path) -> None:
+    """Check that these are the same as in the app's former loads: sink, fact table, paths, id
+    columns, join keys and dimensions of roles, the unknown member of left joins, and normal forms
+    of keys. sink: the setting's value; checkpoint: the app's, which knows the sink of a batch that
+    has begun. Raises ConfigError."""
+    app = ledger.app
+    # the facts of one app, and so its proof, are in one place
+    if others := {*ledger.sinks(), begun_sink(checkpoint) or sink} - {sink}:
+        raise ConfigError(
+            "sink",
+            f"must stay {' and '.join(sorted(others))}, into which {app} has loaded so far",
+            sink,
+            remedy(app),
+        )
     if (newest := ledger.newest_job()) is None:
         return
-    app, (table, values) = ledger.app, newest
+    table, values = newest
     former = json.loads(values)
     if table != job.fact_table:
         raise ConfigError(

@@ -21,6 +21,13 @@ def position(checkpoint: Path) -> Position | None:
     return None if values is None else (values["batch"], values["drain"])
 
 
+def begun_sink(checkpoint: Path) -> str:
+    """Return the sink into which the batch goes that is being processed or was processed last; ""
+    if there is none, or if another version of the program wrote the record. Raises StateError if
+    the record is damaged."""
+    return (read_checked(checkpoint / PROGRESS, RESTORE) or {}).get("sink", "")
+
+
 def prepared(checkpoint: Path) -> Position | None:
     """Return the position of a commit that is recorded, and will be made even after a crash; None
     if there is none. Raises StateError if the record is damaged."""

@@ -26,7 +26,8 @@ class Progress:
     micro-batch's part of the source, as in ``load_commits.source_offsets``; sources: its files at
     the time it began, those of a left stream before those of the right one. again: the input of a
     resolving load; looked_up: by role, the directory of a version whose keys have already been
-    looked up: no open tuple of ``unmatched`` that lacks a row in this role has one of them.
+    looked up: no open tuple of ``unmatched`` that lacks a row in this role has one of them. sink:
+    the setting of the sink into which the batch goes, see ``position.begun_sink``.
     """
 
     batch: int
@@ -37,6 +38,7 @@ class Progress:
     sources: tuple[DataFile, ...] = ()
     again: Again | None = None
     looked_up: dict[str, str] = field(default_factory=dict)
+    sink: str = ""
 
     @classmethod
     def read(cls, checkpoint: Path, kind: type[JoinPlan]) -> Progress | None:
@@ -61,6 +63,7 @@ class Progress:
                 tuple(DataFile(*s) for s in values["sources"]),
                 again and Again(again["file"], Plan.from_json(again["plan"], kind)),
                 dict(values.get("looked_up", {})),
+                values.get("sink", ""),
             )
         except (ValueError, KeyError, TypeError) as e:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None

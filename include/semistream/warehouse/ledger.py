@@ -211,6 +211,13 @@ class Ledger:
         row = self._newest()
         return row.sink if row else None
 
+    def sinks(self) -> list[str]:
+        """Return the ``sink`` settings of the app's commits, the newest first."""
+        c = load_commits.c
+        newest = func.max(c.batch).desc()
+        query = select(c.sink).where(c.app == self.app).group_by(c.sink).order_by(newest)
+        return self.run(lambda connection: list(connection.scalars(query)))
+
     def file_paths(self) -> set[str]:
         """Return the paths of the loaded files that are still recorded."""
         query = select(load_files.c.path).where(load_files.c.app == self.app)

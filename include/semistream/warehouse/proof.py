@@ -34,6 +34,7 @@ class Run:
     report: str
     unseen: tuple[str, ...] = ()  # what could not be checked of the batches, although it succeeded
     passing: tuple[str, ...] = ()  # likewise of source and checkpoint as they were then
+    filled: int = 0  # how many facts had been filled in when it began
 
     def covers(self, other: Run) -> bool:
         return self.first <= other.first and self.last >= other.last
@@ -133,4 +134,5 @@ def as_run(row: sa.Row) -> Run:
         row.report,
         tuple(json.loads(row.unseen)),
         tuple(json.loads(row.passing or "[]")),
+        row.filled or 0,
     )

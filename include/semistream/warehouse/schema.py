@@ -333,6 +333,8 @@ quality_runs = Table(
     # likewise of the source and the checkpoint as they were then, which the next verification looks
     # at again; null: they are in unseen
     Column("passing", Text),
+    # how many facts of the app had been filled in when it began, which changes former loads
+    Column("filled", BigInteger),
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )
 

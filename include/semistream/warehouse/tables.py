@@ -22,6 +22,7 @@ from sqlalchemy import (
     and_,
     inspect,
     quoted_name,
+    select,
 )
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
@@ -29,8 +30,8 @@ from semistream.errors import ConfigError
 from semistream.job import Role, surrogate_key
 from semistream.warehouse import dialects
 from semistream.warehouse.dialects import name_length, said, system_of, table_options
+from semistream.warehouse.schema import load_commits, row_key
 from semistream.warehouse.schema import metadata as own
-from semistream.warehouse.schema import row_key
 from semistream.warehouse.types import (
     DECIMAL_DIGITS,
     KEY_CHARACTERS,
@@ -152,7 +153,22 @@ def ensure(engine: Engine, table: Table) -> Table:
     system.check_table(inspect(engine).dialect, table)
     with said(engine, table.name):
         create_missing(engine, [table])
+    check_columns(engine, table)
     indexes = {index["name"] for index in inspect(engine).get_indexes(table.name)}
+    for index in table.indexes:
+        if index.name not in indexes:
+            try:
+                index.create(engine)
+            except DBAPIError:  # another process was first, or it cannot be made
+                if index.name not in {i["name"] for i in inspect(engine).get_indexes(table.name)}:
+                    raise
+    return table
+
+
+def check_columns(engine: Engine, table: Table) -> None:
+    """Raise ConfigError that names a column of the table that the existing one lacks, or has with
+    another type."""
+    system = system_of(engine)
     existing = {c.name: c.type for c in existing_table(engine, table.name).columns}
     for column in table.columns:
         if column.name not in existing:
@@ -171,14 +187,25 @@ def ensure(engine: Engine, table: Table) -> Table:
                 found,
                 "Change the column's type, or name another table.",
             )
-    for index in table.indexes:
-        if index.name not in indexes:
-            try:
-                index.create(engine)
-            except DBAPIError:  # another process was first, or it cannot be made
-                if index.name not in {i["name"] for i in inspect(engine).get_indexes(table.name)}:
-                    raise
-    return table
+
+
+def is_left_over(engine: Engine, table: Table) -> bool:
+    """Return whether a fact table of this name exists that does not fit, but is empty, and was made
+    by a first load that was refused. Raises ConfigError for another one that does not fit."""
+    if not inspect(engine).has_table(table.name):
+        return False
+    try:
+        check_columns(engine, table)
+    except ConfigError:
+        c, found = load_commits.c, existing_table(engine, table.name)
+        loaded = select(c.app).where(c.fact_table == table.name)
+        with engine.connect() as connection:
+            if {*ROW_KEY} <= {*found.c.keys()} and not any(
+                connection.execute(rows.limit(1)).first() for rows in (select(found), loaded)
+            ):
+                return True
+        raise
+    return False
 
 
 def create_missing(engine: Engine, tables: Sequence[Table]) -> None:

@@ -33,6 +33,7 @@ class Totals:
     drain: int = Kind.DRAIN
     committed_at: datetime = datetime.min
     fact_table: str = ""
+    sink: str = ""
     algorithm: str = ""
     master_version: str = ""
     batches: int = 0
@@ -75,7 +76,7 @@ def read_totals(
         .subquery()
     )
     commits = (
-        select(c.app, c.batch, c.drain, c.committed_at, c.fact_table, resets)
+        select(c.app, c.batch, c.drain, c.committed_at, c.fact_table, c.sink, resets)
         .join(newest, and_(c.app == newest.c.app, c.batch == newest.c.batch))
         .outerjoin(load_apps, load_apps.c.app == c.app)
         .order_by(c.app, c.drain)
@@ -148,6 +149,7 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
         drain=last.drain,
         committed_at=last.committed_at,
         fact_table=last.fact_table,
+        sink=last.sink,
         waiting=_integer(state[0]),
         algorithm=state[1] or "",
         master_version=", ".join(versions),

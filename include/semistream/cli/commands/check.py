@@ -73,6 +73,8 @@ def _print(found: JobCheck) -> None:
             f"M = {found.memory:,} bytes, {found.partitions} operators; a worker's process stays "
             f"below about {found.worker_bytes / 1e6:,.0f} MB; costs of {found.costs}\n"
         )
+    if found.fact_table:
+        text.print(f"Facts go to {found.fact_table} in {console.place_of(found.sink)}.\n")
     for finding in found.findings:
         text.print(f"{finding.level}: {finding.about}: {finding.text}")
     count = sum(finding.level == "error" for finding in found.findings)

@@ -26,10 +26,17 @@ def run(arguments: Namespace) -> int:
     from semistream.settings import Publishing
 
     memory = int(Publishing.from_arguments(arguments).memory)
-    with console.progress(arguments.progress) as tell:
-        # printed behind the progress bars, which take over standard output
-        report = provision(arguments.job, arguments.places, tell, memory=memory, url=arguments.url)
-    print("\n".join(report))
+    report = list[str]()
+    try:
+        with console.progress(arguments.progress) as tell:
+            for line in provision(
+                arguments.job, arguments.places, tell, memory=memory, url=arguments.url
+            ):
+                report.append(line)
+    finally:
+        # behind the progress bars, which take over standard output; also of what was done before
+        # a later dimension has failed
+        print("".join(f"{line}\n" for line in report), end="")
     return 0
 
 

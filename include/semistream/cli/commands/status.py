@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 ERROR = 60  # characters of an error in the table; `semistream status APP` has more
-UNKNOWN = {"in_all": None, "proof": None, "complete": ""}  # while the warehouse does not answer
+# while the warehouse does not answer
+UNKNOWN = {"fact_table": "", "sink": "", "in_all": None, "proof": None, "complete": ""}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -81,6 +82,8 @@ def _print_in_all(entry: dict[str, Any]) -> None:
             f"  in all {counted(n['rows_read'], 'row')} read, {n['matched']:,} matched, "
             f"{n['unmatched']:,} unmatched, {n['waiting']:,} waiting"
         )
+        if entry["sink"]:
+            print(f"  facts: {entry['fact_table']} in {console.place_of(entry['sink'])}")
         if entry["complete"]:
             print(f"  complete: {entry['complete']}")
 

@@ -30,8 +30,14 @@ from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.resolution import AT_ONCE, mark_resolved
-from semistream.warehouse.schema import inferred, load_commits, propagated, unmatched
-from semistream.warehouse.tables import check_fact_table, ensure, existing_table, fact_table
+from semistream.warehouse.schema import inferred, propagated, unmatched
+from semistream.warehouse.tables import (
+    check_fact_table,
+    ensure,
+    existing_table,
+    fact_table,
+    is_left_over,
+)
 from semistream.warehouse.types import outside_years
 
 
@@ -120,30 +126,13 @@ class SqlSink(Sink):
             index_ids=self.warehouse.index_ids,
             keys=self.closing.keys if self.closing is not None else (),
         )
-        try:
-            ensure(self.engine, table)
-        except ConfigError:
-            if not self._is_left_over():
-                raise
+        if is_left_over(self.engine, table):
             existing_table(self.engine, fact).drop(self.engine)
-            ensure(self.engine, table)
+        ensure(self.engine, table)
         if self.closing is not None:
             self.closing.check(table, system_of(self.engine))
             ensure(self.engine, self.closing.table(table))
         return self
-
-    def _is_left_over(self) -> bool:
-        """Return whether the fact table is empty, and was created by a first load that was
-        refused."""
-        c, fact = load_commits.c, self.warehouse.fact
-        with self.engine.connect() as connection:
-            table = existing_table(self.engine, fact)
-            return (
-                {"load_id", "load_row"} <= {*table.c.keys()}
-                and connection.execute(select(table).limit(1)).first() is None
-                and connection.execute(select(c.app).where(c.fact_table == fact).limit(1)).first()
-                is None
-            )
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         self.warehouse.ledger(commit.app).commit(commit)
