@@ -424,11 +424,11 @@ def _with_empty_texts(
         return tuples
     was = [json.loads(row.tuple) for row in rows]
     columns = []
-    for field, column in zip(tuples.schema, tuples.columns, strict=True):
-        if pa.types.is_string(field.type) and column.null_count:
-            empty = pa.array([kept.get(field.name) == "" for kept in was])
+    for of, column in zip(tuples.schema, tuples.columns, strict=True):
+        if pa.types.is_string(of.type) and column.null_count:
+            empty = pa.array([kept.get(of.name) == "" for kept in was])
             both = pc.and_(empty, column.is_null())
-            column = pc.if_else(both, pa.scalar("", field.type), column)
+            column = pc.if_else(both, pa.scalar("", of.type), column)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=tuples.schema)
 
