@@ -180,6 +180,38 @@ def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("0,x,2025-03-04", "'0', '2025-03-04'"),
+        ("id,1,day", "'1'"),
+        ("id;7,5;day", "'7,5'"),
+        ("id,,day", "'column_2'"),
+        ("a17,x,04.03.2025", "'04.03.2025'"),
+        ("id,k,2025-03-04 10:00:00", "'2025-03-04 10:00:00'"),
+    ],
+)
+def test_a_header_that_looks_like_data_is_told(run, tmp_path, first, said):
+    cells = ("{0}", "{1}", "2025-01-02")
+    row = (";" if ";" in first else ",").join(cells)
+    rows = "".join(row.format(i, i % 5) + "\n" for i in range(1, 50))
+    (tmp_path / "s.csv").write_text(f"{first}\n{rows}")
+    (tmp_path / "m.csv").write_text("k,v1,2nd\n" + "".join(f"{i},{i},{i}\n" for i in range(5)))
+    column = first.replace(";", ",") if ";" not in first else first
+    column = column.split(";" if ";" in first else ",")[1] or "column_2"
+    found = proposed(run, "s.csv", "m.csv", "--on", f"{column}=k")
+    warned = f"the first line looks like data, and is taken for the header: {said}."
+    assert [n for n in found["notes"] if "looks like" in n and warned in n][0].startswith("s.csv:")
+    assert not any("looks like data" in n for n in found["notes"] if n.startswith("m.csv"))
+    _, out, _ = run("check", found["file"])
+    assert f"warning: stream: {warned}" in out and out.count("looks like data") == 1
+    (tmp_path / "n.csv").write_text("7,8\n" + "".join(f"{i},{i}\n" for i in range(5)))
+    found = proposed(run, "m.csv", "n.csv", "--on", "k=7")
+    assert any("'7', '8'" in n for n in found["notes"] if n.startswith("n.csv"))
+    _, out, _ = run("check", found["file"])
+    assert "warning: n: the first line looks like data" in out
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("format: csv", "format: cvs", "Did you mean csv?"),

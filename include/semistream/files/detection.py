@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
-from semistream.files.convert import NULL_LIKE, cast_rows
+from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows
 from semistream.files.formats import prepared
 from semistream.files.opening import FORMATS, open_source, read_files
 from semistream.files.source import FileSource, Rejected
@@ -52,6 +52,7 @@ DATES = (
 )
 CLOCKS = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 TIMES = tuple(ColumnFormat(time=day + clock) for day in DATES for clock in CLOCKS)
+SHOWN_NAMES = 3  # names of a header that a remark shows
 ISO = "%Y-%m-%d"  # read without a format
 NUMBERS = tuple(
     ColumnFormat.model_validate({"decimal": decimal, "thousands": thousands})
@@ -95,6 +96,11 @@ class DetectedFile:
     def columns(self) -> list[str]:
         return list(self.rows.schema.names)
 
+    @property
+    def header(self) -> str:
+        """A remark if the header of a CSV file looks like data; otherwise ""."""
+        return header_note(self.columns) if self.kind == "csv" else ""
+
     def written(self, column: str) -> pa.Array:
         """Return a column's values as texts: in CSV as the file has them, otherwise in the usual
         notation."""
@@ -130,7 +136,7 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
     Raises ConfigError for a file that cannot be read.
     """
     first = _first(path, side)
-    kind = FORMATS[plain_suffix(first)]
+    kind = kind_of(path, side)
     options = _dialect(first) if kind == "csv" else {}
     plain = open_source(side, path, kind=kind, options=options)
     plain.assign_types()
@@ -214,6 +220,31 @@ def sampled(source: FileSource, most_rows: int, most_bytes: int) -> Sample:
     if not whole:
         about = max(round(passed * source.bytes_total / max(passed_bytes, 1)), about)
     return Sample(rows, tuple(rejected), about, whole)
+
+
+def kind_of(path: Path, side: str) -> str:
+    """Return the format of a file, or of the files of a directory. Raises ConfigError if there is
+    no data file."""
+    return FORMATS[plain_suffix(_first(path, side))]
+
+
+def header_note(names: Sequence[str]) -> str:
+    """Return a remark if the names in the header of a CSV file look like data: some are numbers,
+    dates or times, or there is no name; otherwise ""."""
+    texts = pa.array(names, pa.string())
+    odd = np.array([name == f"column_{i + 1}" for i, name in enumerate(names)], bool)
+    for kind in (pa.float64(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        cells, _ = cast_cells(texts, kind)
+        odd |= cells.is_valid().to_numpy(zero_copy_only=False)
+    for form in (*TIMES, ColumnFormat(decimal=",", thousands=".")):
+        odd |= _fits(texts, form)
+    if not odd.any():
+        return ""
+    shown = ", ".join(repr(names[i]) for i in np.flatnonzero(odd)[:SHOWN_NAMES].tolist())
+    return (
+        f"the first line looks like data, and is taken for the header: {shown}. If it is a row, "
+        "write a line with the names of the columns above it"
+    )
 
 
 def _first(path: Path, side: str) -> Path:

@@ -25,7 +25,7 @@ from semistream.data_files import ENDINGS
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.column_facts import column_facts
-from semistream.files.detection import sampled
+from semistream.files.detection import header_note, kind_of, sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.gathering import as_batch
 from semistream.job import SIDES, AnyJob, Job, Role, StreamSpec, StreamStreamJob
@@ -50,6 +50,7 @@ from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
 from semistream.streaming.kept_settings import check_same_job, check_same_types
+from semistream.streaming.replaying import has_header
 from semistream.streaming.settings import StreamStreamSettings, checked_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
 from semistream.streaming.stream_schemas import former_schema
@@ -275,6 +276,8 @@ class _Check:
             ) from None
         rows = sample.rows.combine_chunks()
         self.samples.append(as_batch(rows))
+        if has_header(spec.format, spec.all_options()):
+            self._header(name, rows.schema)
         duplicates = self._ids(name, spec, rows)
         self.found.streams.append(
             StreamFacts(
@@ -300,6 +303,10 @@ class _Check:
                 f"{lost[0].place}: {lost[0].detail}",
                 f"the proof fails above max_unparsable, {spec.max_unparsable:g}",
             )
+
+    def _header(self, name: str, schema: pa.Schema) -> None:
+        if said := header_note(schema.names):
+            self.found.add("warning", name, said)
 
     def _ids(self, name: str, spec: StreamSpec, rows: pa.Table) -> int:
         """Return how many tuples have the id of another tuple. Problems with ids become
@@ -334,6 +341,8 @@ class _Check:
         try:
             rows = self._open(joined)
             self.schemas[dimension.name] = rows.schema
+            if dimension.path and kind_of(Path(dimension.path), "master") == "csv":
+                self._header(dimension.name, rows.schema)
             dimension_table(
                 dimension.name,
                 rows.schema,

@@ -81,6 +81,8 @@ class Proposal:
 
     def notes(self) -> Iterator[str]:
         """Yield remarks for the user, the most important first."""
+        files = (self.stream, *(role.master for role in self.roles))
+        yield from (f"{file.path.name}: {file.header}" for file in files if file.header)
         for role in self.roles:
             key = role.key
             if not key.sure:
@@ -110,7 +112,7 @@ class Proposal:
                 f"{self.ids.duplicates:,} ids come twice in {', '.join(self.ids.columns)}: "
                 "unique_ids is false"
             )
-        for file in (self.stream, *(role.master for role in self.roles)):
+        for file in files:
             for column, note in file.notes.items():
                 text = note if column in note else f"{column}: {note}"
                 yield f"{file.path.name}: {text}"
