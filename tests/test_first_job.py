@@ -164,6 +164,39 @@ def test_keys_that_are_written_in_two_ways(run, tmp_path):
     assert "the proof fails above max_unmatched, 0.01" in out
 
 
+def test_a_type_that_nearly_all_cells_fit_is_taken_with_or_without_a_format(run, tmp_path):
+    """Of 1,000 rows 3 have a wrong quantity, 7 a wrong time, and 4 a wrong day."""
+
+    def row(i):
+        quantity = "many" if i in (70, 170, 270) else i % 9
+        at = "not yet" if i % 150 == 3 else f"2026-01-{i % 28 + 1:02d} 10:00:{i % 60:02d}"
+        day = "?" if i % 250 == 9 else f"{i % 28 + 1:02d}.01.2026"
+        code, key = f"{'00' if i == 500 else ''}{i + 1000}", i % 5 if i != 600 else "x7"
+        half = "half" if i % 50 == 1 else f"{i}"
+        return f"{i},{key},{quantity},{at},{day},{code},{half}\n"
+
+    (tmp_path / "s.csv").write_text(
+        "id,k,quantity,ordered_at,day,code,half\n" + "".join(map(row, range(1000)))
+    )
+    (tmp_path / "m.csv").write_text(
+        "k,price\n" + "".join(f"{i},{'free' if i == 50 else i / 8}\n" for i in range(150))
+    )
+    found = proposed(run, "s.csv", "m.csv", "--on", "k=k")
+    types = {c["name"]: c["type"] for c in found["stream"]["columns"]}
+    assert types["quantity"] == "BIGINT" and types["ordered_at"].startswith("TIMESTAMP")
+    assert types["day"] == "DATE"
+    assert [types[name] for name in ("k", "code", "half")] == ["STRING"] * 3
+    notes = "\n".join(found["notes"])
+    assert "s.csv: quantity: 3 of 996 cells are no BIGINT, the first 'many': their rows" in notes
+    assert "s.csv: ordered_at: 7 of 996 cells are no TIMESTAMP" in notes
+    assert "s.csv: 14 of 1,000 rows cannot be read" in notes
+    assert "m.csv: price: 1 of 150 cells are no DOUBLE, the first 'free'" in notes
+    job = Path(found["file"]).read_text()
+    assert "  max_unparsable: 0.02  #" in job and "    max_rejected: 0.01  #" in job
+    code, out, _ = run("check", found["file"])
+    assert code == 0 and "14 of 1,000 rows cannot be read" in out and "error" not in out
+
+
 def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):
     (tmp_path / "s.csv").write_text(
         "id,k,day,us\n"

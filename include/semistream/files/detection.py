@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
+from semistream.ddl import type_name
 from semistream.errors import ConfigError
 from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows
 from semistream.files.formats import prepared
@@ -52,6 +53,8 @@ DATES = (
 )
 CLOCKS = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 TIMES = tuple(ColumnFormat(time=day + clock) for day in DATES for clock in CLOCKS)
+# the types that cells have without a format, the narrowest first
+PLAIN_TYPES = (pa.int64(), pa.float64(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 SHOWN_NAMES = 3  # names of a header that a remark shows
 ISO = "%Y-%m-%d"  # read without a format
 NUMBERS = tuple(
@@ -126,6 +129,38 @@ class DetectedFile:
             rows=self.rows.set_column(at, pa.field(column, kind), pa.chunked_array([values])),
             formats={k: f for k, f in self.formats.items() if k != column},
             retyped=True,
+        )
+
+    def with_few_unfit(self, keyed: Container[str]) -> DetectedFile:
+        """Return the file with the types that FITTING of a column's cells fit, where a few others
+        made a column of a CSV file a text. Rows with these cells are rejected. keyed: columns that
+        keep their types, as each of their texts may be a key."""
+        types, notes = dict[str, pa.DataType](), dict(self.notes)
+        for of in self.rows.schema if self.texts is not None else ():
+            if pa.types.is_string(of.type) and of.name not in keyed:
+                cells = self.rows.column(of.name).combine_chunks()
+                if (found := _plain_type(cells)) is not None:
+                    types[of.name], few = found
+                    notes[of.name] = (
+                        f"{len(few):,} of {len(cells):,} cells are no {type_name(found[0])}, the "
+                        f"first {few[0].as_py()!r}: their rows are unparsable, unless the column "
+                        "is a STRING"
+                    )
+        if self.texts is None or not types:
+            return self
+        schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.rows.schema])
+        rows, wrong = cast_rows(as_batch(self.rows), schema, types)
+        keep = np.ones(self.rows.num_rows, bool)
+        keep[list(wrong)] = False
+        return replace(
+            self,
+            rows=pa.Table.from_batches([rows]),
+            texts=self.texts.filter(pa.array(keep)),
+            rejected=(
+                *self.rejected,
+                *(Rejected("", why, str(self.path), i) for i, why in wrong.items()),
+            ),
+            notes=notes,
         )
 
 
@@ -299,6 +334,22 @@ def _cast(source: FileSource, texts: pa.Table) -> tuple[pa.Table, list[Rejected]
     return pa.Table.from_batches([cast]), [
         Rejected("", why, str(source.paths[0]), i) for i, why in wrong.items()
     ]
+
+
+def _plain_type(texts: pa.Array) -> tuple[pa.DataType, pa.Array] | None:
+    """Return the type without a format that FITTING of a column's texts fit, and the other texts,
+    of which there are some; None if there is no such type. Integers that begin with zeros, or are
+    too long, are codes: with one, the column has no numbers."""
+    for kind in PLAIN_TYPES:
+        few = texts[:TRIED]
+        if len(cast_cells(few, kind, True)[1]) > (1 - EVEN) * len(few):
+            continue
+        others = texts.take(pa.array(cast_cells(texts, kind, True)[1]))
+        codes = pc.any(pc.match_substring_regex(others, r"^[+-]?\d+$")).as_py()
+        most = (1 - FITTING) * (len(texts) - texts.null_count)
+        if 0 < len(others) <= most and (pa.types.is_temporal(kind) or not codes):
+            return kind, others
+    return None
 
 
 def _formats(
