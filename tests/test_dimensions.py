@@ -120,7 +120,8 @@ def test_upsert_keeps_surrogate_keys_and_rewrites_only_what_changed(warehouse, t
         }
     )
     write(path, changed)
-    assert counts(provision(job(path), warehouse)) == (1, 1, 1, 0)
+    result = provision(job(path), warehouse)
+    assert (counts(result), result.absent) == ((1, 1, 1, 0), 2)
     second = {r["sku"]: r for r in stored(warehouse)}
     assert second["c"] == first["c"] | {"price": None} and second["a"] == first["a"]
     assert second["b"] == first["b"]

@@ -335,6 +335,29 @@ def test_rows_with_one_key_are_named_before_and_while_they_are_provisioned(run, 
     assert "Of rows with the same sku the last is taken, for instance of 'p1'" in out
 
 
+def test_rows_that_are_gone_from_a_source_are_told_before_and_while_it_is_provisioned(run, star):
+    """The unknown member and inferred ones have never come from it."""
+    for more in ("", ", late: infer"):
+        (star / "star.yaml").write_text(STAR.replace("0.05", "0.5") % more)
+        (star / "products.csv").write_text(
+            "sku,name\n" + "".join(f"p{i},P\n" for i in range(1, 41))
+        )
+        code, out, _ = run("provision", "star.yaml")
+        assert code == 0 and "any more" not in out
+        assert "any more" not in run("check", "star.yaml")[1]
+    with connect(f"sqlite:///{star / 'var' / 'warehouse.db'}").begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO dim_product (product_sk, sku, is_inferred) "
+            "VALUES (0, '-', 0), (99, 'n', 1)"
+        )
+    (star / "products.csv").write_text("sku,name\np1,P\np2,P\nnew,P\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 0
+    assert "at least 37 of the 40 rows of dim_product are not in its source any more" in out
+    code, out, _ = run("provision", "star.yaml")
+    assert code == 0 and "38 rows of dim_product are not in its source any more" in out
+
+
 @pytest.mark.parametrize("left", ["role", "command"])
 def test_a_left_join_that_is_to_resolve_is_refused_before_anything_is_written(run, star, left):
     more = ", late: resolve" + (", join_type: left" if left == "role" else "")

@@ -44,7 +44,7 @@ from semistream.pipeline.input_checks import (
 from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
-from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed
+from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed, stored_rows
 from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
@@ -59,7 +59,7 @@ from semistream.tuning.case import stream_sample
 from semistream.warehouse import connect, shared_engine
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
-from semistream.warehouse.tables import dimension_name, dimension_table
+from semistream.warehouse.tables import dimension_name, dimension_table, existing_table
 from semistream.workloads.jobs import JoinedDimension
 
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
@@ -95,7 +95,8 @@ def _of_load(given: CheckSettings, of_job: Mapping[str, Any]) -> CheckSettings:
 @dataclass
 class _Check:
     """The check of a job. samples: rows of the streams that could be read; snapshots: by dimension
-    and key, temporary snapshots of the rows that were read."""
+    and key, temporary snapshots of the rows that were read; stored: by dimension, the rows of its
+    table that have come from its source."""
 
     settings: CheckSettings
     job: AnyJob
@@ -105,6 +106,7 @@ class _Check:
     samples: list[pa.RecordBatch] = field(default_factory=list)
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
     snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         known = list[pa.Schema | None]()
@@ -156,9 +158,14 @@ class _Check:
             for joined in workloads.load_dimensions(self.settings.job, self.places):
                 dimension = joined.dimension
                 check_declaration(joined, provisioned_schema(engine, dimension.name))
-                provisioned = inspect(engine).has_table(dimension_name(dimension.name))
-                if provisioned and dimension.unknown_member:
+                if not inspect(engine).has_table(table := dimension_name(dimension.name)):
+                    continue
+                if dimension.unknown_member:
                     check_unknown_allowed(engine, dimension.name)
+                with engine.connect() as connection:
+                    self.stored[dimension.name] = stored_rows(
+                        connection, existing_table(connection, table), dimension.name
+                    )
 
     def _loaded_before(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
         """Check that what must stay is as in the former loads of the app of the job's name."""
@@ -376,6 +383,15 @@ class _Check:
                 f"{read.duplicates:,} rows have the business key of another one "
                 f"({', '.join(dimension.business_key)}), for instance {keys}: the last one is "
                 "taken",
+            )
+        came = read.rows - rejected - read.duplicates
+        if read.whole and (stored := self.stored.get(dimension.name, 0)) > came:
+            self.found.add(
+                "warning",
+                dimension.name,
+                f"at least {stored - came:,} of the {stored:,} rows of "
+                f"{dimension_name(dimension.name)} are not in its source any more, which has "
+                f"{came:,}: they stay, and tuples match them",
             )
         if not read.whole:
             self.found.add(
