@@ -249,6 +249,7 @@ def test_a_header_that_looks_like_data_is_told(run, tmp_path, first, said):
     [
         ("format: csv", "format: cvs", "Did you mean csv?"),
         ("fact_table:", "fact_tabel:", "Did you mean fact_table?"),
+        ("fact_table:", "colunms: [EK-Preis]\nfact_table:", "Did you mean columns?"),
         ("on: {Artikel: Nr}", "on: {Artikle: Nr}", "'on' must name a column of the stream"),
         ("on: {Artikel: Nr}", "on: {Menge: Nr}", "'on' must join columns of one type"),
         ("id: [Beleg]", "id: [Belge]", "Did you mean Beleg?"),
@@ -682,6 +683,35 @@ def test_what_is_not_looked_at_is_told(run, tmp_path):
     found = json.loads(out)
     assert (code, found["roles"][0]["matched"], found["roles"][0]["rows"]) == (0, None, 1)
     assert "not looked at" in found["findings"][0]["text"]
+
+
+def test_files_of_different_columns_are_told_in_one_message(run, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,k\n1,1\n")
+    (tmp_path / "in" / "b.csv").write_text("id,other\n1,1\n")
+    (tmp_path / "m.csv").write_text("k,v\n1,x\n")
+    Path("one.yaml").write_text(
+        "name: one\nstream: {format: csv, path: in, id: [id], columns: 'id BIGINT, k BIGINT'}\n"
+        "dimensions: {m: {path: m.csv, on: k}}\nfact_table: fact_one\n"
+    )
+    code, out, _ = run("check", "one.yaml")
+    (said,) = [line for line in out.splitlines() if "b.csv" in line]
+    assert code == 1 and said.count("instead.") == 1 and "'stream.path' must have" in said
+
+
+def test_a_date_alone_is_midnight_only_as_a_timestamp_without_a_zone(run, tmp_path):
+    """As docs/input.md says."""
+    (tmp_path / "s.csv").write_text("id,k,at\n1,1,2026-11-30\n")
+    (tmp_path / "m.csv").write_text("k,v\n1,x\n")
+    for kind, unread in (("TIMESTAMP", 1), ("TIMESTAMP_NTZ", 0)):
+        Path("one.yaml").write_text(
+            "name: one\nfact_table: fact_one\ndimensions: {m: {path: m.csv, on: k}}\n"
+            "stream: {format: csv, path: s.csv, id: [id], "
+            f"columns: 'id BIGINT, k BIGINT, at {kind}'}}\n"
+        )
+        out = run("check", "one.yaml", "--json")[1]
+        assert json.loads(out)["streams"][0]["unparsable"] == unread, out
+        assert unread or "2026-11-30 00:00" in out
 
 
 @pytest.mark.parametrize(

@@ -278,9 +278,7 @@ class _Check:
             source = reader.open(files)
             sample = sampled(source, self.settings.rows, SAMPLE_BYTES)
         except ConfigError as e:
-            raise ConfigError(
-                "stream.path", "must hold files that can be read", spec.path, str(e)
-            ) from None
+            raise ConfigError("stream.path", e.constraint, e.value, e.remedy) from None
         rows = sample.rows.combine_chunks()
         self.samples.append(as_batch(rows))
         if has_header(spec.format, spec.all_options()):

@@ -238,8 +238,8 @@ def propose(
         roles.append(ProposedRole(role, master, key))
     of_stream, roles = _with_keys(of_stream, roles)
     found = Ids(tuple(ids), 0) if ids else identifying(of_stream)
-    on = {column for role in roles for column in role.key.on}
-    of_stream = of_stream.with_few_unfit({*(found.columns or ()), *on})
+    joined = {column for role in roles for column in role.key.on}
+    of_stream = of_stream.with_few_unfit({*(found.columns or ()), *joined})
     roles = [
         replace(
             role, master=role.master.with_few_unfit({*role.key.on.values(), *role.key.business_key})
