@@ -166,6 +166,39 @@ def test_keys_that_are_written_in_two_ways(run, tmp_path):
     assert "the proof fails above max_unmatched, 0.01" in out
 
 
+def test_a_type_that_nearly_all_cells_fit_is_taken_with_or_without_a_format(run, tmp_path):
+    """Of 1,000 rows 3 have a wrong quantity, 7 a wrong time, and 4 a wrong day."""
+
+    def row(i):
+        quantity = "many" if i in (70, 170, 270) else i % 9
+        at = "not yet" if i % 150 == 3 else f"2026-01-{i % 28 + 1:02d} 10:00:{i % 60:02d}"
+        day = "?" if i % 250 == 9 else f"{i % 28 + 1:02d}.01.2026"
+        code, key = f"{'00' if i == 500 else ''}{i + 1000}", i % 5 if i != 600 else "x7"
+        half = "half" if i % 50 == 1 else f"{i}"
+        return f"{i},{key},{quantity},{at},{day},{code},{half}\n"
+
+    (tmp_path / "s.csv").write_text(
+        "id,k,quantity,ordered_at,day,code,half\n" + "".join(map(row, range(1000)))
+    )
+    (tmp_path / "m.csv").write_text(
+        "k,price\n" + "".join(f"{i},{'free' if i == 50 else i / 8}\n" for i in range(150))
+    )
+    found = proposed(run, "s.csv", "m.csv", "--on", "k=k")
+    types = {c["name"]: c["type"] for c in found["stream"]["columns"]}
+    assert types["quantity"] == "BIGINT" and types["ordered_at"].startswith("TIMESTAMP")
+    assert types["day"] == "DATE"
+    assert [types[name] for name in ("k", "code", "half")] == ["STRING"] * 3
+    notes = "\n".join(found["notes"])
+    assert "s.csv: quantity: 3 of 996 cells are no BIGINT, the first 'many': their rows" in notes
+    assert "s.csv: ordered_at: 7 of 996 cells are no TIMESTAMP" in notes
+    assert "s.csv: 14 of 1,000 rows cannot be read" in notes
+    assert "m.csv: price: 1 of 150 cells are no DOUBLE, the first 'free'" in notes
+    job = Path(found["file"]).read_text()
+    assert "  max_unparsable: 0.02  #" in job and "    max_rejected: 0.01  #" in job
+    code, out, _ = run("check", found["file"])
+    assert code == 0 and "14 of 1,000 rows cannot be read" in out and "error" not in out
+
+
 def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):
     (tmp_path / "s.csv").write_text(
         "id,k,day,us\n"
@@ -182,10 +215,43 @@ def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("0,x,2025-03-04", "'0', '2025-03-04'"),
+        ("id,1,day", "'1'"),
+        ("id;7,5;day", "'7,5'"),
+        ("id,,day", "'column_2'"),
+        ("a17,x,04.03.2025", "'04.03.2025'"),
+        ("id,k,2025-03-04 10:00:00", "'2025-03-04 10:00:00'"),
+    ],
+)
+def test_a_header_that_looks_like_data_is_told(run, tmp_path, first, said):
+    cells = ("{0}", "{1}", "2025-01-02")
+    row = (";" if ";" in first else ",").join(cells)
+    rows = "".join(row.format(i, i % 5) + "\n" for i in range(1, 50))
+    (tmp_path / "s.csv").write_text(f"{first}\n{rows}")
+    (tmp_path / "m.csv").write_text("k,v1,2nd\n" + "".join(f"{i},{i},{i}\n" for i in range(5)))
+    column = first.replace(";", ",") if ";" not in first else first
+    column = column.split(";" if ";" in first else ",")[1] or "column_2"
+    found = proposed(run, "s.csv", "m.csv", "--on", f"{column}=k")
+    warned = f"the first line looks like data, and is taken for the header: {said}."
+    assert [n for n in found["notes"] if "looks like" in n and warned in n][0].startswith("s.csv:")
+    assert not any("looks like data" in n for n in found["notes"] if n.startswith("m.csv"))
+    _, out, _ = run("check", found["file"])
+    assert f"warning: stream: {warned}" in out and out.count("looks like data") == 1
+    (tmp_path / "n.csv").write_text("7,8\n" + "".join(f"{i},{i}\n" for i in range(5)))
+    found = proposed(run, "m.csv", "n.csv", "--on", "k=7")
+    assert any("'7', '8'" in n for n in found["notes"] if n.startswith("n.csv"))
+    _, out, _ = run("check", found["file"])
+    assert "warning: n: the first line looks like data" in out
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("format: csv", "format: cvs", "Did you mean csv?"),
         ("fact_table:", "fact_tabel:", "Did you mean fact_table?"),
+        ("fact_table:", "colunms: [EK-Preis]\nfact_table:", "Did you mean columns?"),
         ("on: {Artikel: Nr}", "on: {Artikle: Nr}", "'on' must name a column of the stream"),
         ("on: {Artikel: Nr}", "on: {Menge: Nr}", "'on' must join columns of one type"),
         ("id: [Beleg]", "id: [Belge]", "Did you mean Beleg?"),
@@ -270,6 +336,29 @@ def test_rows_with_one_key_are_named_before_and_while_they_are_provisioned(run, 
     assert code == 0
     assert "rejected 1 (duplicate_key 1)" in out
     assert "Of rows with the same sku the last is taken, for instance of 'p1'" in out
+
+
+def test_rows_that_are_gone_from_a_source_are_told_before_and_while_it_is_provisioned(run, star):
+    """The unknown member and inferred ones have never come from it."""
+    for more in ("", ", late: infer"):
+        (star / "star.yaml").write_text(STAR.replace("0.05", "0.5") % more)
+        (star / "products.csv").write_text(
+            "sku,name\n" + "".join(f"p{i},P\n" for i in range(1, 41))
+        )
+        code, out, _ = run("provision", "star.yaml")
+        assert code == 0 and "any more" not in out
+        assert "any more" not in run("check", "star.yaml")[1]
+    with connect(f"sqlite:///{star / 'var' / 'warehouse.db'}").begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO dim_product (product_sk, sku, is_inferred) "
+            "VALUES (0, '-', 0), (99, 'n', 1)"
+        )
+    (star / "products.csv").write_text("sku,name\np1,P\np2,P\nnew,P\n")
+    code, out, _ = run("check", "star.yaml")
+    assert code == 0
+    assert "at least 37 of the 40 rows of dim_product are not in its source any more" in out
+    code, out, _ = run("provision", "star.yaml")
+    assert code == 0 and "38 rows of dim_product are not in its source any more" in out
 
 
 @pytest.mark.parametrize("left", ["role", "command"])
@@ -632,6 +721,35 @@ def test_what_is_not_looked_at_is_told(run, tmp_path):
     found = json.loads(out)
     assert (code, found["roles"][0]["matched"], found["roles"][0]["rows"]) == (0, None, 1)
     assert "not looked at" in found["findings"][0]["text"]
+
+
+def test_files_of_different_columns_are_told_in_one_message(run, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,k\n1,1\n")
+    (tmp_path / "in" / "b.csv").write_text("id,other\n1,1\n")
+    (tmp_path / "m.csv").write_text("k,v\n1,x\n")
+    Path("one.yaml").write_text(
+        "name: one\nstream: {format: csv, path: in, id: [id], columns: 'id BIGINT, k BIGINT'}\n"
+        "dimensions: {m: {path: m.csv, on: k}}\nfact_table: fact_one\n"
+    )
+    code, out, _ = run("check", "one.yaml")
+    (said,) = [line for line in out.splitlines() if "b.csv" in line]
+    assert code == 1 and said.count("instead.") == 1 and "'stream.path' must have" in said
+
+
+def test_a_date_alone_is_midnight_only_as_a_timestamp_without_a_zone(run, tmp_path):
+    """As docs/input.md says."""
+    (tmp_path / "s.csv").write_text("id,k,at\n1,1,2026-11-30\n")
+    (tmp_path / "m.csv").write_text("k,v\n1,x\n")
+    for kind, unread in (("TIMESTAMP", 1), ("TIMESTAMP_NTZ", 0)):
+        Path("one.yaml").write_text(
+            "name: one\nfact_table: fact_one\ndimensions: {m: {path: m.csv, on: k}}\n"
+            "stream: {format: csv, path: s.csv, id: [id], "
+            f"columns: 'id BIGINT, k BIGINT, at {kind}'}}\n"
+        )
+        out = run("check", "one.yaml", "--json")[1]
+        assert json.loads(out)["streams"][0]["unparsable"] == unread, out
+        assert unread or "2026-11-30 00:00" in out
 
 
 @pytest.mark.parametrize(

@@ -650,6 +650,45 @@ def test_mended_texts_are_parsed_as_the_stream_is(spark, late, tmp_path):
     late.prove()  # none is unparsable any more, of which it allows a thousandth
 
 
+def test_a_text_without_an_id_cannot_be_given_that_of_another_tuple(spark, both, tmp_path, sink):
+    late = both
+    late.target = sink
+    late.publish_first(60)
+    files = late.places.home / "csv"
+    files.mkdir()
+    lines = [f"{i},c{i},{i / 8}" for i in range(70)]
+    lines[20], lines[30] = "20,c20,2.5,3", "30,c30"
+    (files / "a.csv").write_text("id,sku,amount\n" + "\n".join(lines) + "\n")
+    spec = {
+        "format": "csv",
+        "path": str(files),
+        "id": ["id"],
+        "columns": "id BIGINT, sku STRING, amount DOUBLE",
+        "max_unparsable": 0.5,
+    }
+    late.job = late.job_of(spec, late="reject")
+    late.load(spark)
+    before = late.query("SELECT count(*) FROM load_commits")
+    facts, lost = 7, 65  # the ids of a fact, and of an open tuple
+    for ids in ((facts, 30), (20, lost), (20, 20)):
+        texts = dict(zip(("20,c20,2.5,3", "30,c30"), ids, strict=True))
+
+        def mend(row, texts=texts):
+            return row | {"text": (of := row["text"]) and f"{texts[of]},c5,1.5"}
+
+        with pytest.raises(ConfigError, match=r"\(id\) that no other tuple has.*load_row"):
+            late.replay(exported(late, tmp_path / "mended.csv", mend))
+    assert late.query("SELECT count(*) FROM load_commits") == before
+    assert late.query("SELECT count(*) FROM unmatched WHERE resolved_by IS NOT NULL") == [(0,)]
+    file = exported(
+        late,
+        tmp_path / "mended.csv",
+        lambda row: row | {"text": (of := row["text"]) and f"{of[:2]},c5,1.5"},
+    )
+    assert "2 unmatched tuples became facts" in late.replay(file)
+    late.prove()
+
+
 def test_what_is_left_to_be_finished_comes_before_a_replay(spark, late, monkeypatch):
     with pytest.raises(ConfigError, match="must have loaded"):
         late.replay()

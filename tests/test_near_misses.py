@@ -57,6 +57,10 @@ def matching(keys: set[str], master: set[str], forms: Iterable[str]) -> set[str]
     return {key for key in keys if written(key, forms) in there}
 
 
+def merged(master: set[str], forms: Iterable[str]) -> int:
+    return len(master) - len({written(m, forms) for m in master})
+
+
 def look(
     keys: dict[str, list], master: dict[str, list], on: list[str], **kwargs
 ) -> NearMisses | None:
@@ -71,7 +75,10 @@ def look(
 @settings(max_examples=150, deadline=None)
 def test_the_fewest_forms_that_keep_the_matches(keys, master):
     keys = keys - master
-    every = set(NAMES.values())
+    every, apart = set(NAMES.values()), set()
+    for form in reversed(NAMES.values()):
+        apart |= {form} if not merged(master, {*apart, form}) else set()
+    every = apart if matching(keys, master, apart) else every
     found = look({"k": sorted(keys)}, {"code": sorted(master)}, ["code"]) if keys else None
     most = len(matching(keys, master, every))
     if found is None:
@@ -81,6 +88,10 @@ def test_the_fewest_forms_that_keep_the_matches(keys, master):
     matches = matching(keys, master, forms)
     assert (found.keys, found.matches, found.rows) == (len(keys), len(matches), len(master))
     assert len(matches) >= 0.99 * most
+    assert found.merged == merged(master, forms)
+    if found.merged:
+        (one,), (other,) = found.merging
+        assert one != other and written(one, forms) == written(other, forms)
     assert all(len(matching(keys, master, forms - {form})) < 0.99 * most for form in forms)
     (key,), (of,) = found.example
     assert key in keys and of in master and written(key, forms) == written(of, forms)
@@ -115,6 +126,20 @@ def test_a_sentence_names_forms_an_example_and_the_setting(key, of, said, declar
     assert declaration in (None, found.declaration)
     form = formats([found.flags.removeprefix("--formats '").removesuffix("'")])
     assert form == found.formats
+
+
+def test_advice_that_merges_keys_of_the_master_data_says_so_and_one_that_does_not_comes_first():
+    master = ["a4", "A4", "007", "7", *(f"b{i}" for i in range(90))]
+    keys = [f"B{i}" for i in range(9)] + ["0012"]
+    found = look({"k": keys}, {"code": master}, ["code"])
+    assert found.declaration == "{k: {case: fold}}" and (found.merged, found.matches) == (1, 9)
+    assert str(found).endswith(
+        "; but 1 different key of the master data would become equal to another one, as 'a4' and "
+        "'A4'"
+    )
+    found = look({"k": [*keys, "b5 "]}, {"code": master}, ["code"])
+    assert found.declaration == "{k: {trim: true}}" and (found.merged, found.matches) == (0, 1)
+    assert "become equal" not in str(found)
 
 
 def test_a_form_that_the_key_has_is_kept_in_the_setting():

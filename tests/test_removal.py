@@ -58,7 +58,8 @@ def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
     assert all(tables(load).values())
     with checkpoint_lock(load.places.checkpoints / "sales"):
         assert cli.main([command, "sales", "--yes"]) == 2
-        assert "is in use by another app" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "is in use by another app" in said and "semistream stop sales" in said
     (load.places.home / "mine").mkdir()
     (load.places.home / "mine" / "file").touch()
     assert (

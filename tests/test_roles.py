@@ -186,6 +186,36 @@ def test_jobs_that_declare_a_dimension_in_different_ways(places):
     provision_steps.provision(one, "product", places)
 
 
+def test_a_path_with_dots_names_the_same_file(places):
+    """Not where the dots come after a link, which lead elsewhere without it."""
+    master = {"name": "product", "business_key": ["sku"]}
+    one = write(places, "one", master=master | {"path": str(places.home / "product.csv")}, on="sku")
+    provision_steps.provision(one, "product", places)
+    away = places.home / "away"
+    away.mkdir()
+    two = away / "two.yaml"
+    for path in ("../product.csv", f"{away}/../away/../x"):
+        given = yaml.safe_load(Path(one).read_text()) | {"master": master | {"path": path}}
+        given |= {"stream": given["stream"] | {"format": "csv", "path": path, "id": []}}
+        two.write_text(yaml.safe_dump(given | {"name": "two"}))
+        job = workloads.load_job(two, places)
+        wanted = str(places.home / Path(path).name)
+        assert (job.roles[0].dimension.path, job.stream.path) == (wanted, wanted)
+        if path.endswith("product.csv"):
+            provision_steps.provision(two, "product", places)
+    (places.home / "inside/deep").mkdir(parents=True)
+    (away / "link").symlink_to(places.home / "inside/deep")
+    given["master"]["path"] = "link/../product.csv"
+    two.write_text(yaml.safe_dump(given | {"name": "two"}))
+    job = workloads.load_job(two, places)
+    assert job.roles[0].dimension.path == f"{away}/link/../product.csv"
+    (places.home / "link").symlink_to(places.home / "inside")
+    given["master"]["path"] = f"{places.home}/inside/../link/product.csv"
+    two.write_text(yaml.safe_dump(given | {"name": "two"}))
+    job = workloads.load_job(two, places)
+    assert job.roles[0].dimension.path == f"{places.home}/link/product.csv", "the link stays"
+
+
 def test_roles_of_one_job_share_one_declaration(places):
     here = {"path": "product.csv", "name": "product"}
     with pytest.raises(ConfigError, match=r"the role one .*the role two|the role two .*one"):

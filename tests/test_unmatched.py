@@ -136,10 +136,11 @@ def loader_rows(loader) -> list[tuple[int, int]]:
         ]
 
 
-def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path):
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path, ending):
     file, kinds = str(tmp_path / "late.csv"), ("much", "ma'ny", "a lot")
     rejected = [
-        Rejected(f"{i},p1,{word}", f"quantity: {word!r} is not INT", file, i + 2)
+        Rejected(f"{i},p1,{word}", f"quantity: {word!r} is not INT", file, i + 2, f"{i}")
         for i, word in enumerate(kinds * 2)
     ]
     loader.commit(BATCHES, 0, [], [], [*rejected, Rejected("x", "fields: 1 in place of 4")])
@@ -150,12 +151,17 @@ def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path):
         ("fields: 1 in place of 4", 1),
     ]
     assert of.top[0].example.file == file and of.top[0].example.line in range(2, 8)
-    out = tmp_path / "unparsable.csv"
+    out = tmp_path / f"unparsable.{ending}"
     assert export_unmatched("sales", places, out, reason="unparsable") == 7
-    rows = list(csv.DictReader(out.open()))
-    assert {(r["file"], r["line"], r["text"], r["role"], r["sku"]) for r in rows} == {
-        *((file, str(r.line), r.text, "", "") for r in rejected),
-        ("", "", "x", "", ""),
+    rows = (
+        csv.DictReader(out.read_text().splitlines())
+        if ending == "csv"
+        else pq.read_table(out).to_pylist()
+    )
+    shown = ("file", "line", "text", "why", "stream_id", "role", "sku")
+    assert {tuple(str(r[name] or "") for name in shown) for r in rows} == {
+        *((file, str(r.line), r.text, r.detail, r.id, "", "") for r in rejected),
+        ("", "", "x", "fields: 1 in place of 4", "", "", ""),
     }
 
 
@@ -183,7 +189,7 @@ def test_characters_that_cannot_be_seen_are_told():
 def test_a_tuple_s_column_keeps_its_name():
     names = unmatched_file._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
     assert names.names == [
-        *("load_id", "load_row", "_reason", "role", "file", "line"),
+        *("load_id", "load_row", "_reason", "why", "role", "stream_id", "file", "line"),
         *("reason", "text", "_text"),
     ]
 

@@ -18,6 +18,14 @@ def one_name(directory: Path) -> Path:
     return found.resolve() if ".." in found.parts else found
 
 
+def without_dots(path: str) -> str:
+    """Return a path without ``..``, so that a place has one name, and without following links. The
+    path is unchanged if it leads to another place without them, as beyond a link."""
+    plain = os.path.normpath(path)
+    same = ".." in Path(path).parts and os.path.realpath(plain) == os.path.realpath(path)
+    return plain if same else path
+
+
 class Paths(Settings):
     """The directories and the database of an installation, from SEMISTREAM_HOME, SEMISTREAM_JOBS
     and WAREHOUSE_URL.

@@ -201,7 +201,10 @@ class CsvSource(TextSource):
                 self.side,
                 "must have a header line that names each column once",
                 f"{path}: {text[:200]}",
-                f"Rename one of the columns {twice[0]!r}." if twice else QUOTES,
+                f"Rename one of the columns {twice[0]!r}; if the line is a row, write one with the "
+                "names of the columns above it."
+                if twice
+                else QUOTES,
             )
         if len(names) == 1 and not self.reading.delimiter:
             _check_delimiter(path, text, delimiter)

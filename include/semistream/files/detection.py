@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
+from semistream.ddl import type_name
 from semistream.errors import ConfigError
-from semistream.files.convert import NULL_LIKE, cast_rows
+from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows
 from semistream.files.formats import prepared
 from semistream.files.opening import FORMATS, open_source, read_files
 from semistream.files.source import FileSource, Rejected
@@ -52,6 +53,9 @@ DATES = (
 )
 CLOCKS = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 TIMES = tuple(ColumnFormat(time=day + clock) for day in DATES for clock in CLOCKS)
+# the types that cells have without a format, the narrowest first
+PLAIN_TYPES = (pa.int64(), pa.float64(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+SHOWN_NAMES = 3  # names of a header that a remark shows
 ISO = "%Y-%m-%d"  # read without a format
 NUMBERS = tuple(
     ColumnFormat.model_validate({"decimal": decimal, "thousands": thousands})
@@ -95,6 +99,11 @@ class DetectedFile:
     def columns(self) -> list[str]:
         return list(self.rows.schema.names)
 
+    @property
+    def header(self) -> str:
+        """A remark if the header of a CSV file looks like data; otherwise ""."""
+        return header_note(self.columns) if self.kind == "csv" else ""
+
     def written(self, column: str) -> pa.Array:
         """Return a column's values as texts: in CSV as the file has them, otherwise in the usual
         notation."""
@@ -122,6 +131,38 @@ class DetectedFile:
             retyped=True,
         )
 
+    def with_few_unfit(self, keyed: Container[str]) -> DetectedFile:
+        """Return the file with the types that FITTING of a column's cells fit, where a few others
+        made a column of a CSV file a text. Rows with these cells are rejected. keyed: columns that
+        keep their types, as each of their texts may be a key."""
+        types, notes = dict[str, pa.DataType](), dict(self.notes)
+        for of in self.rows.schema if self.texts is not None else ():
+            if pa.types.is_string(of.type) and of.name not in keyed:
+                cells = self.rows.column(of.name).combine_chunks()
+                if (found := _plain_type(cells)) is not None:
+                    types[of.name], few = found
+                    notes[of.name] = (
+                        f"{len(few):,} of {len(cells):,} cells are no {type_name(found[0])}, the "
+                        f"first {few[0].as_py()!r}: their rows are unparsable, unless the column "
+                        "is a STRING"
+                    )
+        if self.texts is None or not types:
+            return self
+        schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.rows.schema])
+        rows, wrong = cast_rows(as_batch(self.rows), schema, types)
+        keep = np.ones(self.rows.num_rows, bool)
+        keep[list(wrong)] = False
+        return replace(
+            self,
+            rows=pa.Table.from_batches([rows]),
+            texts=self.texts.filter(pa.array(keep)),
+            rejected=(
+                *self.rejected,
+                *(Rejected("", why, str(self.path), i) for i, why in wrong.items()),
+            ),
+            notes=notes,
+        )
+
 
 def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFile:
     """Detect how a file, or the files of a directory, are written, and read some rows of them.
@@ -130,7 +171,7 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
     Raises ConfigError for a file that cannot be read.
     """
     first = _first(path, side)
-    kind = FORMATS[plain_suffix(first)]
+    kind = kind_of(path, side)
     options = _dialect(first) if kind == "csv" else {}
     plain = open_source(side, path, kind=kind, options=options)
     plain.assign_types()
@@ -216,6 +257,31 @@ def sampled(source: FileSource, most_rows: int, most_bytes: int) -> Sample:
     return Sample(rows, tuple(rejected), about, whole)
 
 
+def kind_of(path: Path, side: str) -> str:
+    """Return the format of a file, or of the files of a directory. Raises ConfigError if there is
+    no data file."""
+    return FORMATS[plain_suffix(_first(path, side))]
+
+
+def header_note(names: Sequence[str]) -> str:
+    """Return a remark if the names in the header of a CSV file look like data: some are numbers,
+    dates or times, or there is no name; otherwise ""."""
+    texts = pa.array(names, pa.string())
+    odd = np.array([name == f"column_{i + 1}" for i, name in enumerate(names)], bool)
+    for kind in (pa.float64(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        cells, _ = cast_cells(texts, kind)
+        odd |= cells.is_valid().to_numpy(zero_copy_only=False)
+    for form in (*TIMES, ColumnFormat(decimal=",", thousands=".")):
+        odd |= _fits(texts, form)
+    if not odd.any():
+        return ""
+    shown = ", ".join(repr(names[i]) for i in np.flatnonzero(odd)[:SHOWN_NAMES].tolist())
+    return (
+        f"the first line looks like data, and is taken for the header: {shown}. If it is a row, "
+        "write a line with the names of the columns above it"
+    )
+
+
 def _first(path: Path, side: str) -> Path:
     """Return the first data file of a path. Raises ConfigError if there is none."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -268,6 +334,22 @@ def _cast(source: FileSource, texts: pa.Table) -> tuple[pa.Table, list[Rejected]
     return pa.Table.from_batches([cast]), [
         Rejected("", why, str(source.paths[0]), i) for i, why in wrong.items()
     ]
+
+
+def _plain_type(texts: pa.Array) -> tuple[pa.DataType, pa.Array] | None:
+    """Return the type without a format that FITTING of a column's texts fit, and the other texts,
+    of which there are some; None if there is no such type. Integers that begin with zeros, or are
+    too long, are codes: with one, the column has no numbers."""
+    for kind in PLAIN_TYPES:
+        few = texts[:TRIED]
+        if len(cast_cells(few, kind, True)[1]) > (1 - EVEN) * len(few):
+            continue
+        others = texts.take(pa.array(cast_cells(texts, kind, True)[1]))
+        codes = pc.any(pc.match_substring_regex(others, r"^[+-]?\d+$")).as_py()
+        most = (1 - FITTING) * (len(texts) - texts.null_count)
+        if 0 < len(others) <= most and (pa.types.is_temporal(kind) or not codes):
+            return kind, others
+    return None
 
 
 def _formats(

@@ -24,6 +24,7 @@ SAMPLE = 1000  # unmatched keys that are looked at
 SHARE = 0.05
 ROWS, SECONDS = 2_000_000, 1.0  # the most rows of R that are read, and the longest time
 READ_BYTES, READ_ROWS = 4_000_000, 8192  # of R, at a time
+CROWDED = 500_000  # rows of R whose keys are compared with each other
 CANDIDATES = 20_000  # the most keys of R that are compared with the sample
 LEAST = 0.01  # share of the sampled keys that must match for a form to be proposed
 KEPT = 0.99  # share of the matches that fewer forms must keep
@@ -105,7 +106,8 @@ class NearMisses:
     forms to convert to, by stream column; formats: the setting for this conversion, by stream
     column, including the format that its master column already has; example: a sampled key, and the
     key of R that it would match; rows, of: the numbers of R's rows that were read, and of all its
-    rows.
+    rows; merged: the number of R's keys, among those that were compared with each other, that would
+    become equal to another one; merging: two such keys.
     """
 
     keys: int
@@ -115,6 +117,8 @@ class NearMisses:
     example: tuple[tuple[Any, ...], tuple[Any, ...]]
     rows: int
     of: int
+    merged: int = 0
+    merging: tuple[tuple[Any, ...], ...] = ()
 
     @property
     def declaration(self) -> str:
@@ -141,9 +145,16 @@ class NearMisses:
             if self.rows >= self.of
             else f" (of {self.of:,} master rows, {self.rows:,} were read)"
         )
+        merged = ""
+        if self.merging:
+            two = " and ".join(written(key[0] if len(key) == 1 else key) for key in self.merging)
+            merged = (
+                f"; but {self.merged:,} different {'key' if self.merged == 1 else 'keys'} of the "
+                f"master data would become equal to another one, as {two}"
+            )
         return (
             f"of {self.keys:,} unmatched keys {self.matches:,} would match {_listed(said)}, for "
-            f"instance {one} and {other}{part}"
+            f"instance {one} and {other}{part}{merged}"
         )
 
 
@@ -164,6 +175,7 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
 
     keys: the stream's join columns of tuples without a match, in the order of R's; at most
     ``SAMPLE`` distinct keys are examined. All forms are applied in one pass over R's key columns.
+    Forms in which different keys of R are equal are left out if enough keys match without them.
     Then forms are dropped one by one, as long as ``KEPT`` of the matches stay.
     """
     kinds = relation.keys.types
@@ -182,11 +194,17 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
     most = len(compared.matches(forms))
     if most * relation.tuple_count < LEAST * len(sample) * max(rows, 1):
         return None
-    forms = compared.fewest(forms)
+    if not most:
+        return None
+    crowded = _Keys(_crowded(relation, forms), kinds)
+    apart = _Compared(wanted, crowded).apart(forms)
+    least = max(LEAST * len(sample) * max(rows, 1) / relation.tuple_count, 1)
+    forms = compared.fewest(apart if len(compared.matches(apart)) >= least else forms)
     named = {i: tuple(reversed(of)) for i, of in forms.items() if of}
-    if not most or not named:
+    if not named:
         return None
     matches = compared.matches(forms)
+    merged, merging = _Compared(wanted, crowded).merged(forms)
     return NearMisses(
         len(sample),
         len(matches),
@@ -198,6 +216,8 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
         next(iter(matches.items())),
         rows,
         relation.tuple_count,
+        merged,
+        merging,
     )
 
 
@@ -252,6 +272,25 @@ class _Compared:
                     forms = fewer
         return forms
 
+    def merged(self, forms: Forms) -> tuple[int, tuple[tuple[Any, ...], ...]]:
+        """Return how many of R's keys are equal to another one in these forms, and two of them."""
+        first, two = dict[tuple[Any, ...], tuple[Any, ...]](), tuple[tuple[Any, ...], ...]()
+        for key, form in zip(self._master.keys, self._written(self._master, forms), strict=True):
+            if (other := first.setdefault(form, key)) != key:
+                two = two or (other, key)
+        return len(self._master.keys) - len(first), two
+
+    def apart(self, forms: Forms) -> Forms:
+        """Return those of these forms in which all of R's keys still differ, preferring forms that
+        change less of a text."""
+        found: Forms = {i: [] for i in forms}
+        for form in reversed(FORMS):
+            for i in forms:
+                more = found | {i: [form, *found[i]]}
+                if form in forms[i] and not self.merged(more)[0]:
+                    found = more
+        return found
+
     def _written(self, keys: _Keys, forms: Forms) -> Iterator[tuple[Any, ...]]:
         columns = [
             _in_form(column, forms[i]) if i in forms else column
@@ -278,6 +317,28 @@ def _candidates(
             if len(found) > CANDIDATES:
                 break
     return list(found), rows
+
+
+def _crowded(relation: SnapshotRelation, forms: Forms) -> list[tuple[Any, ...]]:
+    """Return the different keys of R that may be equal to another one in all forms. At most
+    ``CROWDED`` rows are read, and ``CANDIDATES`` keys returned."""
+    read, rows = list[pa.RecordBatch](), 0
+    with closing(some_keys(relation, SECONDS)) as parts:
+        for columns in parts:
+            text = _skeletons(
+                columns, lambda i, column: _in_form_if_needed(column, forms[i]), forms
+            )
+            names = [*map(str, range(len(columns))), "text"]
+            read.append(pa.RecordBatch.from_arrays([*columns, text], names=names))
+            rows += len(text)
+            if rows >= CROWDED:
+                break
+    different = pa.Table.from_batches(read)
+    different = different.group_by(different.schema.names).aggregate([])
+    counts = pc.value_counts(different["text"])
+    often = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    several = different.filter(pc.is_in(different["text"], often)).slice(0, CANDIDATES)
+    return _distinct(several.columns[:-1])
 
 
 def some_keys(

@@ -57,7 +57,8 @@ class Dimension(Settings):
         0.01,
         description="Share of the rows that may be left out, as unparsable "
         "or for their keys; when more are, nothing is "
-        "provisioned",
+        "provisioned. Rows whose key a later row has "
+        "do not count",
     )
     allow_empty: bool = Field(
         False,

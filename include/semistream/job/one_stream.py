@@ -11,7 +11,7 @@ from semistream.column_format import paired
 from semistream.errors import ConfigError
 from semistream.expect import Expectations
 from semistream.job.dimensions import Role, check_same
-from semistream.job.short_form import with_roles
+from semistream.job.short_form import SHORT_FORM, with_roles
 from semistream.job.streams import BaseJob, StreamSpec
 
 
@@ -131,6 +131,12 @@ class Job(BaseJob):
     @property
     def streams(self) -> tuple[StreamSpec, ...]:
         return (self.stream,)
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of the settings of a job, and of those of its only role in the short
+        form."""
+        return [*cls.model_fields, *SHORT_FORM]
 
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return the fact table's columns that identify the tuples from which a row was joined."""

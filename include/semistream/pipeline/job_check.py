@@ -26,7 +26,7 @@ from semistream.data_files import ENDINGS
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.column_facts import column_facts
-from semistream.files.detection import sampled
+from semistream.files.detection import header_note, kind_of, sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.gathering import as_batch
 from semistream.job import SIDES, AnyJob, Job, Role, StreamSpec, StreamStreamJob
@@ -46,12 +46,13 @@ from semistream.pipeline.input_checks import (
 from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
-from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed
+from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed, stored_rows
 from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
 from semistream.streaming.kept_settings import check_same_job, check_same_types
+from semistream.streaming.replaying import has_header
 from semistream.streaming.settings import StreamStreamSettings, checked_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
 from semistream.streaming.stream_schemas import former_schema
@@ -60,7 +61,7 @@ from semistream.tuning.case import stream_sample
 from semistream.warehouse import connect, shared_engine
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
-from semistream.warehouse.tables import dimension_name, dimension_table
+from semistream.warehouse.tables import dimension_name, dimension_table, existing_table
 from semistream.workloads.jobs import JoinedDimension
 
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
@@ -104,7 +105,8 @@ def _of_load(given: CheckSettings, of_job: Mapping[str, Any]) -> CheckSettings:
 @dataclass
 class _Check:
     """The check of a job. samples: rows of the streams that could be read; snapshots: by dimension
-    and key, temporary snapshots of the rows that were read."""
+    and key, temporary snapshots of the rows that were read; stored: by dimension, the rows of its
+    table that have come from its source."""
 
     settings: CheckSettings
     job: AnyJob
@@ -114,6 +116,7 @@ class _Check:
     samples: list[pa.RecordBatch] = field(default_factory=list)
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
     snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         engine = self._warehouse()
@@ -173,9 +176,14 @@ class _Check:
             for joined in workloads.load_dimensions(self.settings.job, self.places):
                 dimension = joined.dimension
                 check_declaration(joined, provisioned_schema(engine, dimension.name))
-                provisioned = inspect(engine).has_table(dimension_name(dimension.name))
-                if provisioned and dimension.unknown_member:
+                if not inspect(engine).has_table(table := dimension_name(dimension.name)):
+                    continue
+                if dimension.unknown_member:
                     check_unknown_allowed(engine, dimension.name)
+                with engine.connect() as connection:
+                    self.stored[dimension.name] = stored_rows(
+                        connection, existing_table(connection, table), dimension.name
+                    )
 
     def _loaded_before(self, known: Sequence[pa.Schema | None], engine: Engine | None) -> None:
         """Check that what must stay is as in the former loads of the app."""
@@ -285,11 +293,11 @@ class _Check:
             source = reader.open(files)
             sample = sampled(source, self.settings.rows, SAMPLE_BYTES)
         except ConfigError as e:
-            raise ConfigError(
-                "stream.path", "must hold files that can be read", spec.path, str(e)
-            ) from None
+            raise ConfigError("stream.path", e.constraint, e.value, e.remedy) from None
         rows = sample.rows.combine_chunks()
         self.samples.append(as_batch(rows))
+        if has_header(spec.format, spec.all_options()):
+            self._header(name, rows.schema)
         duplicates = self._ids(name, spec, rows)
         self.found.streams.append(
             StreamFacts(
@@ -315,6 +323,10 @@ class _Check:
                 f"{lost[0].place}: {lost[0].detail}",
                 f"the proof fails above max_unparsable, {spec.max_unparsable:g}",
             )
+
+    def _header(self, name: str, schema: pa.Schema) -> None:
+        if said := header_note(schema.names):
+            self.found.add("warning", name, said)
 
     def _ids(self, name: str, spec: StreamSpec, rows: pa.Table) -> int:
         """Return how many tuples have the id of another tuple. Problems with ids become
@@ -356,6 +368,8 @@ class _Check:
         try:
             rows = self._open(joined)
             self.schemas[dimension.name] = rows.schema
+            if dimension.path and kind_of(Path(dimension.path), "master") == "csv":
+                self._header(dimension.name, rows.schema)
             dimension_table(
                 dimension.name,
                 rows.schema,
@@ -390,6 +404,15 @@ class _Check:
                 f"{'has' if read.duplicates == 1 else 'have'} the business key of another one "
                 f"({', '.join(dimension.business_key)}), for instance {keys}: the last one is "
                 "taken",
+            )
+        came = read.rows - rejected - read.duplicates
+        if read.whole and (stored := self.stored.get(dimension.name, 0)) > came:
+            self.found.add(
+                "warning",
+                dimension.name,
+                f"at least {stored - came:,} of the {stored:,} rows of "
+                f"{dimension_name(dimension.name)} are not in its source any more, which has "
+                f"{came:,}: they stay, and tuples match them",
             )
         if not read.whole:
             self.found.add(

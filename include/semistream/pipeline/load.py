@@ -164,6 +164,11 @@ def provision(
                     f"taken, for instance of {', '.join(map(repr, result.duplicates))}. The others "
                     f"are in the table {rejected_master.name}."
                 )
+            if result.absent:
+                report.append(
+                    f"{result.absent:,} rows of dim_{name} are not in its source any more. They "
+                    "stay, and tuples match them."
+                )
             for key in joined.keys:
                 manifest, changed = publishing.publish(
                     name, key, engine, places.snapshots, progress, memory=memory

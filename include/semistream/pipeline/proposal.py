@@ -81,6 +81,8 @@ class Proposal:
 
     def notes(self) -> Iterator[str]:
         """Yield remarks for the user, the most important first."""
+        files = (self.stream, *(role.master for role in self.roles))
+        yield from (f"{file.path.name}: {file.header}" for file in files if file.header)
         for role in self.roles:
             key = role.key
             if not key.sure:
@@ -110,7 +112,7 @@ class Proposal:
                 f"{self.ids.duplicates:,} ids come twice in {', '.join(self.ids.columns)}: "
                 "unique_ids is false"
             )
-        for file in (self.stream, *(role.master for role in self.roles)):
+        for file in files:
             for column, note in file.notes.items():
                 text = note if column in note else f"{column}: {note}"
                 yield f"{file.path.name}: {text}"
@@ -151,6 +153,8 @@ class Proposal:
         comment = "" if of.path.is_dir() else "  # or a directory, whose new files are loaded, too"
         yield f"path: {_scalar(_relative(of.path, beside))}{comment}"
         yield from _written(of)
+        if of.rejected:
+            yield f"max_unparsable: {_limit(_read(of))}  # of the tuples; the proof fails above it"
         if self.ids.columns:
             same = f"{self.ids.duplicates:,} come twice" if self.ids.duplicates else "none twice"
             yield (
@@ -167,6 +171,8 @@ class Proposal:
         yield "dimension:"
         yield f"  path: {_scalar(_relative(of.path, beside))}"
         yield from _indented(_written(of))
+        if of.rejected:
+            yield f"  max_rejected: {_limit(_read(of))}  # share of the rows; more are refused"
         if key.business_key:
             yield (
                 f"  business_key: {_flow(list(key.business_key))}  # identifies a row; only "
@@ -232,6 +238,14 @@ def propose(
         roles.append(ProposedRole(role, master, key))
     of_stream, roles = _with_keys(of_stream, roles)
     found = Ids(tuple(ids), 0) if ids else identifying(of_stream)
+    joined = {column for role in roles for column in role.key.on}
+    of_stream = of_stream.with_few_unfit({*(found.columns or ()), *joined})
+    roles = [
+        replace(
+            role, master=role.master.with_few_unfit({*role.key.on.values(), *role.key.business_key})
+        )
+        for role in roles
+    ]
     if not name and not (name := _name(stream)):  # of a vague directory
         name = _word(f"{stream.absolute().name}_{roles[0].name}")
     return Proposal(name, of_stream, found, tuple(roles))
@@ -365,9 +379,14 @@ def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
     return field.with_type(pa.decimal128(DIGITS, field.type.scale))
 
 
+def _read(of: DetectedFile) -> float:
+    """Return the share of a file's rows that can be read."""
+    return of.rows.num_rows / (of.rows.num_rows + len(of.rejected))
+
+
 def _limit(rate: float) -> float:
-    """Return a limit for the share of unmatched tuples: their present share and a quarter more, in
-    hundredths. rate: the share of matched tuples."""
+    """Return a limit for the share of unmatched or unparsable tuples: their present share and a
+    quarter more, in hundredths. rate: the share of the others."""
     return min(math.floor(125 * (1 - rate)) + 1, 100) / 100
 
 

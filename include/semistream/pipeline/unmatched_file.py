@@ -29,7 +29,8 @@ WRITTEN = 10_000  # tuples converted at a time
 PLACED_KEYS = pa.schema(
     [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
 )
-OWN = ("load_id", "load_row", "reason", "role", "file", "line")  # columns of the file
+# columns of the file
+OWN = ("load_id", "load_row", "reason", "why", "role", "stream_id", "file", "line")
 
 
 def export_unmatched(
@@ -39,7 +40,8 @@ def export_unmatched(
     number. If there are none, no file is written. Raises ConfigError.
 
     The file has the columns ``OWN``, then the tuple's columns, and ``text`` for tuples that could
-    not be parsed. If the tuple has a column with the name of one in ``OWN``, the column in ``OWN``
+    not be parsed; ``why`` says what is wrong with such a text, and ``stream_id`` is the id that it
+    tells. If the tuple has a column with the name of one in ``OWN``, the column in ``OWN``
     is called ``_NAME``. A user can correct rows of the file and give them back to a load.
     """
     check_output("out", out)
@@ -91,7 +93,7 @@ def _schema(loaded: Loaded, side: int) -> pa.Schema:
 
 
 def _file_schema(tuples: pa.Schema) -> pa.Schema:
-    kinds = (pa.int64(), pa.int32(), pa.string(), pa.string(), pa.string(), pa.int64())
+    kinds = (pa.int64(), pa.int32(), *[pa.string()] * 5, pa.int64())
 
     def free(name: str) -> str:
         while name in tuples.names:
@@ -137,7 +139,10 @@ def _rows(
             places = search.find(loads.to_numpy(), ids, side)
             within = and_(u.load_id <= last[0], or_(u.load_id < last[0], u.load_row <= last[1]))
             query = (
-                select(u.load_id, u.load_row, u.reason, u.role, u.side, u.tuple.label("kept"))
+                select(
+                    *(u.load_id, u.load_row, u.reason, u.role, u.side, u.stream_id),
+                    u.tuple.label("kept"),
+                )
                 .where(mine, beyond, within)
                 .order_by(u.load_id, u.load_row)
             )
@@ -165,7 +170,9 @@ def _batch(
         [row.load_id for row in rows],
         [row.load_row for row in rows],
         [row.reason for row in rows],
+        [of.get("why") if bad else None for of, bad in zip(values, unparsable, strict=True)],
         [row.role or row.side or (None if row.reason in QUARANTINED else role) for row in rows],
+        [row.stream_id for row in rows],
         [
             of.get("file") if bad else places.file(first + n)
             for n, (of, bad) in enumerate(zip(values, unparsable, strict=True))

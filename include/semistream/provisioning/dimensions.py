@@ -66,7 +66,8 @@ class ProvisionResult:
     """The counts of the rows read: inserted + updated + unchanged + rejected = read. reasons: the
     numbers of rejected rows by reason; nulled: by column, the number of values stored as null
     because the database cannot represent them; duplicates: the first business keys of which an
-    earlier row was not taken."""
+    earlier row was not taken; absent: the number of rows of the table that were not among the rows
+    read, and stay."""
 
     read: int
     inserted: int
@@ -76,6 +77,16 @@ class ProvisionResult:
     reasons: dict[str, int] = field(default_factory=dict)
     nulled: dict[str, int] = field(default_factory=dict)
     duplicates: tuple[str, ...] = ()
+    absent: int = 0
+
+
+def stored_rows(connection: Connection, dimension: Table, name: str) -> int:
+    """Return how many rows of a dimension's table have come from its source: all but the unknown
+    member and inferred members."""
+    came = dimension.c[surrogate_key(name)] != UNKNOWN
+    if IS_INFERRED in dimension.c:
+        came = and_(came, dimension.c[IS_INFERRED] == 0)
+    return connection.scalar(select(func.count()).select_from(dimension).where(came)) or 0
 
 
 def provision(
@@ -195,6 +206,7 @@ def _provision(
         updated, inserted = _upsert(connection, staging, dimension, keys)
         if of.unknown_member and insert_unknown(connection, dimension, keys):
             is_new = True
+        absent = stored_rows(connection, dimension, name) - count
         progress(f"upserting {dimension.name}", count, count)
         kept = {FORMS: json.dumps(forms), DECLARED: str(joined.declared_in or "")}
         rejected = sum(reasons.values())
@@ -217,6 +229,7 @@ def _provision(
         dict(reasons),
         dict(staged.nulled),
         tuple(staged.duplicates),
+        absent,
     )
 
 

@@ -11,16 +11,28 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import ColumnElement, Connection, false, or_
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    MetaData,
+    Table,
+    false,
+    or_,
+    select,
+    tuple_,
+)
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
@@ -28,12 +40,25 @@ from semistream.files.opening import open_source
 from semistream.job import StreamSpec
 from semistream.reasons import Reason
 from semistream.streaming.resolving import Staging, typed_tuples
+from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sources.file_reader import READ, FileReader, find_reader
 from semistream.streaming.spool import TEXT, unmatched_rows
+from semistream.warehouse.bulk import fetch
 from semistream.warehouse.ids import has_long_id, stream_ids
+from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import LoadRecord
-from semistream.warehouse.resolution import TUPLES, Unmatched, all_open, by_key
+from semistream.warehouse.resolution import (
+    AT_ONCE,
+    ORIGINS,
+    TUPLES,
+    Unmatched,
+    all_open,
+    by_key,
+    open_rows,
+)
 from semistream.warehouse.schema import unmatched
+from semistream.warehouse.tables import quoted
+from semistream.warehouse.types import python_rows, sql_type, stored_schema
 
 TEXT_COLUMN = "text"  # column of a file: the text of a tuple that could not be parsed
 UNTOLD = 5  # rows of a file that an error names
@@ -44,12 +69,14 @@ JOINED = (Reason.NO_MATCH, Reason.NULL_KEY)
 class Taken:
     """The numbers of tuples in a replay, by result. staged: tuples that are joined again; already:
     tuples that had been resolved before; unread: texts that still cannot be parsed; refused: tuples
-    whose ids are too long."""
+    whose ids are too long; named: the ids that a file gives to tuples whose texts told none,
+    batches with the columns of ``ORIGINS`` and the id columns."""
 
     staged: int = 0
     already: int = 0
     unread: int = 0
     refused: int = 0
+    named: list[pa.RecordBatch] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -130,11 +157,14 @@ def stage_file(
     spec: StreamSpec,
     file: Path,
     staging: Staging,
+    sink: Sink,
+    app: str,
     *,
     left: bool,
 ) -> Taken:
-    """Stage the tuples of a file. Raises ConfigError for a row that identifies no row of the app in
-    ``unmatched``, that cannot be joined again, or whose id differs."""
+    """Stage the tuples of a file. sink: the sink that has the app's facts. Raises ConfigError for a
+    row that identifies no row of the app in ``unmatched``, that cannot be joined again, whose id
+    differs, or that gives a tuple without an id the id of another one."""
     taken, seen = Taken(), [np.empty((0, 2), np.int64)]
     for keys, tuples, texts in _read(file, staging.stream, spec.formats):
         seen.append(np.array(keys, np.int64))
@@ -170,6 +200,8 @@ def stage_file(
     different, times = np.unique(np.concatenate(seen), axis=0, return_counts=True)
     if len(twice := different[times > 1]):
         raise _refusal(file, "must have each row of unmatched once", [*map(tuple, twice.tolist())])
+    if taken.named:
+        _check_named(connection, number, spec.id, file, pa.concat_batches(taken.named), sink, app)
     return taken
 
 
@@ -226,6 +258,12 @@ def _stage(
     taken.refused += pc.sum(long).as_py() or 0
     tuples, short = tuples.filter(pc.invert(long)), pc.invert(long).to_pylist()
     keep = [row for row, ok in zip(keep, short, strict=True) if ok]
+    origins = pa.RecordBatch.from_pylist([row._asdict() for row in keep], TUPLES)
+    mended = [texts[n] != _kept(rows[n]) for n, ok in zip(there, short, strict=True) if ok]
+    named = pc.and_(pa.array(mended, pa.bool_()), origins.column("stream_id").is_null())
+    if spec.id and pc.any(named).as_py():
+        ids = [*origins.select(ORIGINS.names).columns, *tuples.select(list(spec.id)).columns]
+        taken.named.append(pa.record_batch(ids, names=[*ORIGINS.names, *spec.id]).filter(named))
     before = same.take(pa.array([n for n, ok in zip(there, short, strict=True) if ok], pa.int64()))
     if not keep:
         return
@@ -235,7 +273,6 @@ def _stage(
         row.reason == Reason.UNPARSABLE or changed
         for row, changed in zip(keep, pc.not_equal(now, was).to_pylist(), strict=True)
     ]
-    origins = pa.RecordBatch.from_pylist([row._asdict() for row in keep], TUPLES)
     staging.add(origins, tuples, pa.array(edited))
     taken.staged += len(keep)
 
@@ -257,6 +294,61 @@ def _check_ids(
             "knows them",
             other,
         )
+
+
+def _check_named(
+    connection: Connection,
+    number: int,
+    names: Sequence[str],
+    file: Path,
+    named: pa.RecordBatch,
+    sink: Sink,
+    app: str,
+) -> None:
+    """Raise ConfigError for an id that a file gives to several tuples, or that a fact or another
+    open tuple has. named: see ``Taken``."""
+    tuples = named.select(list(names))
+    ids = stream_ids(tuples, names).to_pylist()
+    times = Counter(ids)
+    known = {of for of, count in times.items() if count > 1}
+    known |= _facts_ids(connection, number, tuples, sink, app).intersection(ids)
+    open_ids = select(unmatched.c.stream_id).where(open_rows(number))
+    for first in range(0, len(ids), AT_ONCE):
+        some = unmatched.c.stream_id.in_(filter(None, ids[first : first + AT_ONCE]))
+        known.update(connection.scalars(open_ids.where(some)))
+    keys = zip(*(named.column(name).to_pylist() for name in ORIGINS.names), strict=True)
+    if taken := [key for key, of in zip(keys, ids, strict=True) if of is not None and of in known]:
+        raise _refusal(
+            file,
+            f"must give tuples whose texts tell no id one ({', '.join(names)}) that no other tuple "
+            "has",
+            taken,
+        )
+
+
+def _facts_ids(
+    connection: Connection, number: int, tuples: pa.RecordBatch, sink: Sink, app: str
+) -> set[str | None]:
+    """Return the ids of an app's facts, at least those that are among the ids of these tuples."""
+    names, found = tuples.schema.names, set[str | None]()
+    if (stored := sink.stored(app)) is not None:
+        for _, read in stored.files:
+            for rows in read():
+                found.update(stream_ids(rows.select(names).cast(tuples.schema), names).to_pylist())
+        return found
+    schema = stored_schema(tuples.schema)
+    columns = [Column(quoted(f.name), sql_type(f, True)) for f in schema]
+    load = Column("load_id", BigInteger)
+    Table(sink.warehouse.fact, MetaData(), *columns, load)
+    for first in range(0, tuples.num_rows, AT_ONCE):
+        some = python_rows(tuples.slice(first, AT_ONCE).cast(schema))
+        query = select(*columns).where(
+            load.between(*app_loads(number)),
+            tuple_(*columns).in_([tuple(row.values()) for row in some]),
+        )
+        for rows in fetch(connection, query, schema):
+            found.update(stream_ids(rows.cast(tuples.schema), names).to_pylist())
+    return found
 
 
 def _refusal(file: Path, constraint: str, keys: Sequence[tuple[int, int]]) -> ConfigError:
@@ -332,11 +424,11 @@ def _with_empty_texts(
         return tuples
     was = [json.loads(row.tuple) for row in rows]
     columns = []
-    for field, column in zip(tuples.schema, tuples.columns, strict=True):
-        if pa.types.is_string(field.type) and column.null_count:
-            empty = pa.array([kept.get(field.name) == "" for kept in was])
+    for of, column in zip(tuples.schema, tuples.columns, strict=True):
+        if pa.types.is_string(of.type) and column.null_count:
+            empty = pa.array([kept.get(of.name) == "" for kept in was])
             both = pc.and_(empty, column.is_null())
-            column = pc.if_else(both, pa.scalar("", field.type), column)
+            column = pc.if_else(both, pa.scalar("", of.type), column)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=tuples.schema)
 

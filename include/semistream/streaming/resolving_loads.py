@@ -139,7 +139,9 @@ class ResolvingLoads:
             taken = (
                 stage_open(connection, number, spec, staging, left=left)
                 if file is None
-                else stage_file(connection, number, spec, file, staging, left=left)
+                else stage_file(
+                    connection, number, spec, file, staging, commits.sink, commits.app, left=left
+                )
             )
         loads = list[LoadRecord]()
         if staging.rows:

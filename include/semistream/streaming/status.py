@@ -189,8 +189,8 @@ def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
                         "checkpoint",
                         f"is in use by another app ({holder})",
                         str(checkpoint),
-                        f"Stop it first (touch {checkpoint / 'stop'}), or give "
-                        f"another --checkpoint.",
+                        f"Stop it first, semistream stop {checkpoint.name}, or give another "
+                        "--checkpoint.",
                     ) from None
                 time.sleep(0.05)
         f.truncate(0)

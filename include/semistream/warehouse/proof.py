@@ -74,7 +74,11 @@ class Proof:
         proven = f"batches 0 to {self.until[0]}, {checks}"
         if self.unseen:
             proven = "; ".join((f"{proven}, but not all could be looked at", *self.unseen))
-        return f"yes: {proven}" if self.complete else f"NO: not verified after {proven}"
+        return (
+            f"yes: {proven}"
+            if self.complete
+            else (f"NO: there are newer batches, which are not verified yet; verified are {proven}")
+        )
 
 
 def read_proof(connection: sa.Connection, app: str) -> Proof | None:

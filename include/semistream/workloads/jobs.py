@@ -24,7 +24,7 @@ from semistream.job import (
     with_roles,
 )
 from semistream.master.published import same_key, snapshot_roots
-from semistream.paths import Paths, one_name
+from semistream.paths import Paths, one_name, without_dots
 from semistream.settings import read_yaml
 
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
@@ -318,6 +318,9 @@ def _located(stream: StreamSpec, bases: list[Path]) -> StreamSpec:
 
 
 def _below(path: str | None, bases: list[Path]) -> str | None:
-    if path is None or Path(path).is_absolute() or is_remote(path):
+    """Return a path below the first of these directories where it exists, or else below the last;
+    an absolute path stays."""
+    if path is None or is_remote(path):
         return path
-    return str(next((b / path for b in bases if (b / path).exists()), bases[-1] / path))
+    found = next((b / path for b in bases if (b / path).exists()), bases[-1] / path)
+    return without_dots(str(found))
