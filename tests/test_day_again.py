@@ -19,6 +19,7 @@ from csv_loads import CsvLoad, sale
 from damage import Kept
 from loads import delta_facts, same, verify
 from provisioned import provision, publish
+from semistream.counted import counted
 from semistream.errors import ConfigError, StateError
 from semistream.pipeline import day_again, steps
 from semistream.positions import START
@@ -219,7 +220,7 @@ def test_of_many_files_a_plan_names_the_first():
         )
     ).split("\n")
     assert said[0].endswith(
-        "1 tuple, which are 1 fact and 0 unmatched. The next load reads 139 files again:"
+        "1 tuple. 1 fact and 0 unmatched tuples go. The next load reads 139 files again:"
     )
     assert said[1:] == [
         *(f"  {file} (which is gone)" for file in files[0]),
@@ -432,7 +433,7 @@ def test_what_was_joined_again_with_a_file_is_open_again(spark, three, tmp_path,
     plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
     assert (plan.reopened, plan.rows_read) == (len(of_monday), 100)
     assert plan.facts + plan.unmatched == 100 + len(of_monday)
-    assert f"facts of {len(of_monday)} tuples of other batches" in str(plan)
+    assert f"facts of {counted(len(of_monday), 'tuple')} of other batches" in str(plan)
     day_again.carry_out(plan, three.places, three.checkpoint)
     assert not three.rows("fact_sales WHERE category = 'late'", "id")
     assert len(three.rows("unmatched WHERE resolved_by IS NULL AND stream_id = '28'", "tuple")) == 1

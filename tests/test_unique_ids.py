@@ -62,7 +62,7 @@ def test_a_file_that_came_twice(warehouse_url, tmp_path, together, gone, shape):
         result = check(loader, since_last=since_last)
         assert failed(result) == {"unique_ids"}, str(result)
         [found] = result.failed
-        assert found.count == 40 and "`semistream reset sales`" in found.remedy
+        assert found.count == 40 and "`semistream reset sales --file COPY`" in found.remedy
         assert "`semistream verify sales --job FILE`" in found.remedy
         assert {r["times_in_source"] for r in found.rows} == {2}
         assert {r["stream_id"] for r in found.rows} == {str(o["order_id"]) for o in orders(0)[:40]}

@@ -165,7 +165,7 @@ def provision(
                     f"are in the table {rejected_master.name}."
                 )
             if result.absent:
-                report.append(
+                yield (
                     f"{result.absent:,} rows of dim_{name} are not in its source any more. They "
                     "stay, and tuples match them."
                 )
