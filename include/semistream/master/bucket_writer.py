@@ -39,13 +39,16 @@ def choose_buckets(size: int) -> int:
 
 def choose_page_tuples(rows: int, row_bytes: float, buckets: int = BUCKETS) -> int:
     """Return the number of tuples of a page, a power of two, for an R of `rows` rows of `row_bytes`
-    bytes. In fewer buckets than usual, R has as many pages as usual."""
-    least = SMALL_PAGES if buckets >= BUCKETS else BUCKETS
+    bytes. In fewer buckets than usual, a page has no more tuples than a usual bucket."""
     usual = min(
         PAGE_TUPLES,
-        max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / least)), LEAST_PAGE_TUPLES),
+        max(
+            min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
+            LEAST_PAGE_TUPLES,
+        ),
     )
-    return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
+    found = min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
+    return found if buckets >= BUCKETS else min(found, _power(rows / BUCKETS))
 
 
 def _power(number: float) -> int:
