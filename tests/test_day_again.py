@@ -415,7 +415,7 @@ def test_what_was_joined_again_goes_with_its_file(spark, three, oracle):
 
 
 @pytest.mark.parametrize("late", ["reject", "resolve"])
-def test_what_was_joined_again_with_a_file_is_open_again(spark, three, tmp_path, late):
+def test_what_was_joined_again_with_a_file_is_open_again(spark, three, oracle, late):
     """A key of tuesday's, and one of monday's, came with one version: one load has joined both."""
 
     def again():
@@ -445,7 +445,7 @@ def test_what_was_joined_again_with_a_file_is_open_again(spark, three, tmp_path,
     assert three.rows("fact_sales WHERE category = 'late'", "id") == Counter(
         (of,) for of in of_monday
     )
-    facts, _ = oracle(spark, tmp_path / "oracle")
+    facts, _ = oracle
     assert not facts - three.loaded()[0]
     assert three.query("SELECT count(*) FROM fact_sales") == [(len(of_monday) + facts.total(),)]
     assert "checks hold" in three.verify()
