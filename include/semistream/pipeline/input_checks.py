@@ -74,6 +74,8 @@ def check_facts(
     dimensions: by name, the columns of the dimensions that are known."""
     if engine is None or not sink_kind(sink).in_warehouse:
         return
+    if not inspect(engine).has_table(job.fact_table):  # a first load has its own checks
+        return
     roles = [role for role in job.roles if role.dimension.name in dimensions]
     schemas, added = [dimensions[role.dimension.name] for role in roles], list[pa.Field]()
     whole = len(roles) == len(job.roles)  # else it is not known which names are in several roles
