@@ -82,8 +82,8 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
         self._paths = {
             s: directory / f".bucket-{bucket:05d}.{attempt}.{s}" for s in ("arrow", "codes")
         }
-        self._file = pa.OSFile(str(self._paths["arrow"]), "wb")
-        self._sink = pa.BufferedOutputStream(self._file, WRITTEN_BYTES)
+        self._file = open(self._paths["arrow"], "wb")  # noqa: SIM115
+        self._sink = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), WRITTEN_BYTES)
         self._payload = pa.ipc.new_file(self._sink, schema)
         self._codes = open(self._paths["codes"], "wb")  # noqa: SIM115
         self._held: list[tuple[np.ndarray, pa.RecordBatch]] = []
@@ -138,6 +138,7 @@ class BucketWriter(AbstractContextManager["BucketWriter"]):
                 (self._codes, self._codes, "codes"),
             ):
                 file.flush()
+                handle.flush()
                 size += file.tell()
                 if self.flush:
                     os.fsync(handle.fileno())
