@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from semistream import interrupts
 from semistream.durable import replacing
 from semistream.machine_code import MachineCode, compile_for, load, numba, target
 
@@ -100,7 +101,8 @@ class Kernel(Named):
             if not isinstance(kind, tuple) and not issubclass(kind, (int, float, np.generic)):
                 raise TypeError(f"{self.__name__}: {name} must be an array or a number, no {kind}")
         same = tuple(_distinguished(kind) for kind in kinds)
-        with _compiling:
+        # an interrupt that a finaliser of LLVM's binding swallows leaves machine code half loaded
+        with _compiling, interrupts.deferred():
             if (entry := self._entries.get(same)) is None:
                 entry = load(self._machine_code(same, arguments))
             self._entries[same] = self._entries[kinds] = entry

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from semistream import interrupts
 from semistream.errors import StateError
 
 BLOCK = 2 << 20  # bytes that a `DirectFile` writes at a time; the size of each of its two buffers
@@ -108,7 +109,8 @@ class WritingThread(ThreadPoolExecutor):
         """Call a function in the thread, when the previous call has ended. Raises the error of the
         previous call."""
         self.wait()
-        self._last = self.submit(write, *arguments)
+        with interrupts.deferred():  # else `shutdown` may not know of the thread that has begun
+            self._last = self.submit(write, *arguments)
 
     def wait(self) -> None:
         """Wait until the last call has ended. Raises its error, once."""

@@ -8,7 +8,9 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, ParamSpec
 
 P = ParamSpec("P")
@@ -16,6 +18,7 @@ MESSAGE = "Interrupted; nothing was written."
 KEPT = "Interrupted; what was finished until then is kept."  # after a command with several steps
 
 came: list[int] = []  # signals
+_deferring: list[bool] = []  # an element for each block of the main thread that is not interrupted
 
 
 def end_at_once() -> None:
@@ -47,9 +50,27 @@ def _end(_number: int, _frame: object) -> NoReturn:
     os._exit(130)
 
 
-def _raise(number: int, _frame: object) -> NoReturn:
+def _raise(number: int, _frame: object) -> None:
     came.append(number)
-    raise KeyboardInterrupt
+    if not _deferring:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Raise the KeyboardInterrupt of a signal at the end of a block: for one in which a finaliser
+    or a callback of C would swallow it, and go on with what is half done."""
+    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+        yield
+        return
+    before = len(came)
+    _deferring.append(True)
+    try:
+        yield
+    finally:
+        _deferring.pop()
+    if len(came) > before:
+        raise KeyboardInterrupt
 
 
 def leave(code: int) -> NoReturn:
