@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semistream.counted import counted
 from semistream.data_files import (
     ENDINGS,
     GLOB_FILTER,
@@ -139,7 +140,8 @@ class FileReader(SplitReader[DataFile]):
             if lacking or new:
                 wrong.append(f"{path} {' and '.join(w for w in what if w)}")
         if wrong:
-            more = f"; and {len(wrong) - NAMED:,} more files" if len(wrong) > NAMED else ""
+            rest = len(wrong) - NAMED
+            more = f"; and {counted(rest, 'more file')}" if rest > 0 else ""
             raise ConfigError(
                 "stream",
                 "must have the same columns in every file",
