@@ -29,7 +29,7 @@ from benchmarks.harness import Bench, Sample, Unavailable, WrongAnswer, run_once
 from benchmarks.operators import Operator, OperatorPeer
 from benchmarks.verdicts import half_width
 from semistream import workloads
-from semistream.compiled import njit
+from semistream.compiled import Kernel, filled, njit
 from semistream.errors import SemistreamError
 from semistream.paths import Paths
 
@@ -227,23 +227,23 @@ def most_frequent(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
 def belady(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
     """Simulate L. A. Belady: A study of replacement algorithms for a virtual-storage computer
     (1966): evict the key whose next use is last, which here may be the new key itself."""
-    return _belady(keys, next_uses(keys, count), count, capacity)
+    following = filled(_next_uses, len(keys), np.int64, keys, count)
+    return filled(_belady, len(keys), np.bool_, keys, following, count, capacity)
 
 
 @njit(cache=True)
-def next_uses(keys, count):
-    """Return the position of each key's next use, int64[n]; n if there is none."""
+def _next_uses(keys, count, found):
+    """Write the position of each key's next use, int64[n]; n if there is none."""
     n = len(keys)
-    coming, found = np.full(count, n, np.int64), np.empty(n, np.int64)
+    coming = np.full(count, n, np.int64)
     for i in range(n - 1, -1, -1):
         found[i] = coming[keys[i]]
         coming[keys[i]] = i
-    return found
 
 
 @njit(cache=True)
-def _belady(keys, following, count, capacity):
-    hits = np.zeros(len(keys), np.bool_)
+def _belady(keys, following, count, capacity, hits):
+    hits[:] = False
     due = np.full(count, NONE, np.int64)  # position of the next use of cached keys
     heap = [(np.int64(0), np.int64(0))]
     heap.pop()
@@ -262,14 +262,17 @@ def _belady(keys, following, count, capacity):
             cached += 1
         due[key] = then
         heappush(heap, (-then, key))
-    return hits
+
+
+def lru(keys: np.ndarray, count: int, capacity: int, wait: int = 0) -> np.ndarray:
+    """Simulate LRU: evict the least recently used key. A key that misses is admitted after `wait`
+    further keys."""
+    return filled(_lru, len(keys), np.bool_, keys, count, capacity, wait)
 
 
 @njit(cache=True)
-def lru(keys, count, capacity, wait=0):
-    """Simulate LRU: evict the least recently used key. A key that misses is admitted after `wait`
-    further keys."""
-    hits = np.zeros(len(keys), np.bool_)
+def _lru(keys, count, capacity, wait, hits):
+    hits[:] = False
     links, size = _links(count, 1), 0
     missed, coming = np.full(len(keys), NONE, np.int64), np.zeros(count, np.bool_)
     for i in range(len(keys)):
@@ -289,13 +292,12 @@ def lru(keys, count, capacity, wait=0):
         else:
             size += 1
         _push(links, comes, count)
-    return hits
 
 
 @njit(cache=True)
-def sieve(keys, count, capacity):
+def _sieve(keys, count, capacity, hits):
     """Simulate Y. Zhang et al.: SIEVE is Simpler than LRU (2024), Algorithm 1."""
-    hits = np.zeros(len(keys), np.bool_)
+    hits[:] = False
     links, visited = _links(count, 1), np.zeros(count + 1, np.bool_)
     hand, size = count, 0
     for i in range(len(keys)):
@@ -315,14 +317,13 @@ def sieve(keys, count, capacity):
         else:
             size += 1
         _push(links, key, count)
-    return hits
 
 
 @njit(cache=True)
-def s3_fifo(keys, count, capacity):
+def _s3_fifo(keys, count, capacity, hits):
     """Simulate J. Yang et al.: FIFO Queues are All You Need for Cache Eviction (2023), Algorithm 1:
     a tenth for new keys, and a ghost queue as long as the main one."""
-    hits, small = np.zeros(len(keys), np.bool_), max(capacity // 10, 1)
+    hits[:], small = False, max(capacity // 10, 1)
     links, where = _links(count, 2), np.zeros(count + 2, np.int8)  # 1: small, 2: main
     often, left = np.zeros(count, np.int8), np.full(count, NONE, np.int64)
     in_small, in_main, ghosts = 0, 0, 0  # ghosts: how many were ever evicted from the small queue
@@ -364,16 +365,15 @@ def s3_fifo(keys, count, capacity):
             _push(links, key, count)
             where[key] = 1
             in_small += 1
-    return hits
 
 
 @njit(cache=True)
-def w_tiny_lfu(keys, count, capacity):  # noqa: PLR0915 - one compiled loop
+def _w_tiny_lfu(keys, count, capacity, hits):  # noqa: PLR0915 - one compiled loop
     """Simulate G. Einziger, R. Friedman, B. Manes: TinyLFU: A Highly Efficient Cache Admission
     Policy (2017): a window of 1%, then a segmented LRU, 80% of it protected. Frequencies are exact
     counts up to 15, without a sketch's errors, and are halved after ten times as many tuples as the
     cache holds."""
-    hits = np.zeros(len(keys), np.bool_)
+    hits[:] = False
     window = max(capacity // 100, 1)
     protected = 8 * (capacity - window) // 10
     links, where = _links(count, 3), np.zeros(count + 3, np.int8)  # 1 + list
@@ -424,7 +424,6 @@ def w_tiny_lfu(keys, count, capacity):  # noqa: PLR0915 - one compiled loop
             _push(links, candidate, count + 1)
             where[candidate] = 2
             sizes[1] += 1
-    return hits
 
 
 @njit(cache=True)
@@ -454,11 +453,17 @@ def _unlink(links, key):
 
 
 Policy = Callable[[np.ndarray, int, int], np.ndarray]
+
+
+def _simulating(kernel: Kernel) -> Policy:
+    return lambda keys, *of: filled(kernel, len(keys), np.bool_, keys, *of)
+
+
 POLICIES: dict[str, Policy] = {
     "Belady's optimum": belady,
     "most frequent": most_frequent,
-    "W-TinyLFU": w_tiny_lfu,
-    "S3-FIFO": s3_fifo,
-    "SIEVE": sieve,
+    "W-TinyLFU": _simulating(_w_tiny_lfu),
+    "S3-FIFO": _simulating(_s3_fifo),
+    "SIEVE": _simulating(_sieve),
     "LRU": lru,
 }

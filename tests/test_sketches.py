@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 from semistream.errors import ConfigError, StateError
 from semistream.sketches import (
     METHODS,
@@ -61,28 +61,29 @@ def join_size(left, right) -> int:
 
 
 @njit()
-def _all_values(keys, bits):
-    """The values at the keys of every polynomial over the field, one number a polynomial."""
+def _all_values(keys, bits, out):
+    """Write the values at the keys of every polynomial over the field, one number a polynomial."""
     p = 2**bits - 1
-    out = np.zeros(p**4, np.int64)
     for n in range(p**4):
+        out[n] = 0
         a, b, c, d = n // p**3, n // p**2 % p, n // p % p, n % p
         for i in range(len(keys)):
             value = polynomial(
                 np.uint64(keys[i]), np.uint64(a), np.uint64(b), np.uint64(c), np.uint64(d), bits
             )
             out[n] = out[n] * p + np.int64(value)
-    return out
 
 
 @pytest.mark.parametrize("keys", [*itertools.combinations(range(7), 4)], ids=str)
 def test_four_values_are_exactly_independent_in_a_small_field(keys):
     """Each of the 7**4 polynomials has its own four values."""
-    assert len(np.unique(_all_values(np.array(keys), 3))) == 7**4
+    assert len(np.unique(filled(_all_values, 7**4, np.int64, np.array(keys), 3))) == 7**4
 
 
 def test_four_values_are_exactly_independent_in_a_larger_field():
-    assert len(np.unique(_all_values(np.array([0, 1, 17, 30]), 5))) == 31**4
+    assert (
+        len(np.unique(filled(_all_values, 31**4, np.int64, np.array([0, 1, 17, 30]), 5))) == 31**4
+    )
 
 
 @settings(deadline=None)  # compiles

@@ -43,10 +43,11 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Kernel]
     return lambda function: Kernel(function, OPTIONS | options, cache)
 
 
-def filled(kernel: Function, count: int, dtype: Any, *arguments: Any) -> np.ndarray:
-    """Return an array, dtype[count], that a kernel has filled. The kernel gets the array as its
-    last argument."""
-    out = np.empty(count, dtype)
+def filled(
+    kernel: Function, shape: int | tuple[int, ...], dtype: Any, *arguments: Any
+) -> np.ndarray:
+    """Return an array that a kernel has filled. The kernel gets the array as its last argument."""
+    out = np.empty(shape, dtype)
     kernel(*arguments, out)
     return out
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.compiled import intrinsic, njit
+from semistream.compiled import filled, intrinsic, njit
 from semistream.ddl import type_name
 from semistream.errors import ConfigError, check_name
 
@@ -205,7 +205,7 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
 def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
     """Return the bucket of each key code, int32[n], 0 <= bucket < count.
     ``keys_spark.bucket_expression`` computes the same buckets in Spark."""
-    return _buckets(key_codes, exact, count)
+    return filled(_buckets, len(key_codes), np.int32, key_codes, exact, count)
 
 
 def _longs(a: pa.Array) -> np.ndarray:
@@ -279,15 +279,14 @@ def bucket_of(code, exact, count):
 
 
 @njit(cache=True)
-def _buckets(codes, exact, count):
-    """Return ``bucket_of`` each code, int32[n].
+def _buckets(codes, exact, count, out):
+    """Write ``bucket_of`` each code.
 
     in      codes int64[n]
+    out     out int32[n]
     """
-    out = np.empty(len(codes), np.int32)
     for i in range(len(codes)):
         out[i] = bucket_of(codes[i], exact, count)
-    return out
 
 
 @intrinsic

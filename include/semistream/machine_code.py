@@ -55,11 +55,16 @@ class MachineCode(NamedTuple):
 
 
 def compile_for(dispatcher: Any, arguments: tuple[Any, ...]) -> MachineCode:
-    """Compile a function of Numba for arguments of these types. Integers of Python are int64."""
+    """Compile a function of Numba for arguments of these types. Integers of Python are int64.
+    Raises TypeError for a function that returns an array: the machine code would call Python for
+    the array's class, and end in a segmentation fault if a signal raised an error there."""
     typeof, integer = numba().typeof, numba().int64
     types = tuple(integer if type(a) is int else typeof(a) for a in arguments)
     dispatcher.compile(types)
     found = dispatcher.overloads[types]
+    given = found.signature.return_type
+    if any(isinstance(t, numba().types.Array) for t in (given, *getattr(given, "types", ()))):
+        raise TypeError(f"{dispatcher.__name__}: must fill an array that is given, not return one")
     _, _, (code, _) = found.library.serialize_using_object_code()
     names = found.fndesc.llvm_cpython_wrapper_name, found.fndesc.env_name
     return MachineCode(code, *names, list(found.environment.consts))

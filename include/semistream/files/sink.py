@@ -45,8 +45,6 @@ class OutputFile:
         self._writer: Any = None
 
     def __enter__(self) -> OutputFile:
-        with naming(self.path):
-            self._file = pa.OSFile(str(self._partial), "wb")
         self._encoding = WritingThread("encoding")
         return self
 
@@ -59,7 +57,8 @@ class OutputFile:
 
     def _encode(self, rows: pa.Table) -> None:
         with naming(self.path):
-            if self._writer is None:
+            if self._writer is None:  # the first rows; an interrupt reaches no thread
+                self._file = pa.OSFile(str(self._partial), "wb")
                 self._writer = self._open(rows)
             self._writer.write_table(rows)
 

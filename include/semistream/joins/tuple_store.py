@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.compiled import filled
 from semistream.errors import ConfigError
 from semistream.joins import tuple_store_kernels as kernels
 from semistream.joins.arena import mapped
@@ -233,7 +234,7 @@ class TupleStore:
                 kernels.within(
                     x.starts, x.lengths, s, low, low + step, slot[part], start[part], length[part]
                 )
-            order = kernels.by_address(start, low, step)
+            order = filled(kernels.by_address, len(start), np.uint32, start, low, step)
             at = kernels.slide(start, length, self.heap, order, at)
             for (x, _), part in zip(columns, parts, strict=True):
                 x.starts[slot[part]] = start[part]

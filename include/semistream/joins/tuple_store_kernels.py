@@ -223,16 +223,16 @@ def within(starts, lengths, slots, low, high, slot, start, length):
 
 
 @njit(cache=True)
-def by_address(start, low, step):
-    """Return the order, uint32[n], of distinct addresses from low to low + step - 1. The addresses
-    are sorted by counting, in as many ranges as there are addresses. A range has step / n bytes and
-    therefore at most so many addresses, so that the sort takes at most a multiple of n + step
-    steps.
+def by_address(start, low, step, order):
+    """Sort distinct addresses from low to low + step - 1. The addresses are sorted by counting, in
+    as many ranges as there are addresses. A range has step / n bytes and therefore at most so many
+    addresses, so that the sort takes at most a multiple of n + step steps.
 
     in      start uint32[n]
+    out     order uint32[n]
     """
     n = len(start)
-    first, order = np.zeros(n + 1, np.uint32), np.empty(n, np.uint32)
+    first = np.zeros(n + 1, np.uint32)
     for i in range(n):
         first[(np.int64(start[i]) - low) * n // step + 1] += 1
     for i in range(n):
@@ -247,7 +247,6 @@ def by_address(start, low, step):
             order[j] = order[j - 1]
             j -= 1
         order[j] = moved
-    return order
 
 
 @njit(cache=True)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 from semistream.errors import ConfigError, StateError, check_name
 from semistream.keys import buckets
 from semistream.master.manifest import (
@@ -196,7 +196,10 @@ class SnapshotRelation(MasterRelation):
         """Return the partitions that may hold each key code, int32[n, 2] as (first, last + 1). No
         file is read."""
         bucket = buckets(codes, self.keys.exact, self.manifest.bucket_count)
-        return _find(
+        return filled(
+            _find,
+            (len(codes), 2),
+            np.int32,
             codes,
             self._owned[bucket],
             self._bucket_pages,
@@ -434,16 +437,16 @@ def is_fixed(kind: pa.DataType) -> bool:
 
 
 @njit(cache=True)
-def _find(codes, place, bucket_pages, first, last, page_partition):
-    """Return the partition ranges int32[n, 2] of key codes, by binary search in the zone map of
-    each code's bucket. place: index of each code's bucket among the buckets read, -1 if the bucket
-    is not read.
+def _find(codes, place, bucket_pages, first, last, page_partition, out):
+    """Write the partition ranges of key codes, by binary search in the zone map of each code's
+    bucket. place: index of each code's bucket among the buckets read, -1 if the bucket is not read.
 
     in      codes int64[n], place int32[n], bucket_pages int64[buckets + 1], first int64[pages],
             last int64[pages], page_partition int32[pages]
+    out     out int32[n, 2]
     """
-    out = np.zeros((len(codes), 2), np.int32)
     for i in range(len(codes)):
+        out[i, 0] = out[i, 1] = 0
         if place[i] < 0:
             continue
         low, end, code = bucket_pages[place[i]], bucket_pages[place[i] + 1], codes[i]
@@ -460,7 +463,6 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
         while stop + 1 < end and first[stop + 1] <= code:
             stop += 1
         out[i, 0], out[i, 1] = page_partition[low], page_partition[stop] + 1
-    return out
 
 
 def lacking(codes: np.ndarray, known: np.ndarray) -> np.ndarray:

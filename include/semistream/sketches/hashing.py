@@ -18,7 +18,7 @@ import hashlib
 
 import numpy as np
 
-from semistream.compiled import intrinsic, njit
+from semistream.compiled import filled, intrinsic, njit
 
 BITS = 61
 PRIME = np.uint64(2**BITS - 1)
@@ -75,17 +75,16 @@ def polynomial(x, a, b, c, d, bits):
     return _reduced(multiply(y, x, bits) + d, bits)
 
 
-@njit(cache=True)
-def field_elements(codes, linear):
-    """Return the points of the field, uint64[n], for key codes. linear: the random linear
-    function.
+def field_elements(codes: np.ndarray, linear: np.ndarray) -> np.ndarray:
+    """Return the points of the field, uint64[n], for key codes, int64[n]. linear: the random linear
+    function, uint64[3]."""
+    return filled(_field_elements, len(codes), np.uint64, codes, linear)
 
-    in      codes int64[n], linear uint64[3]
-    """
-    out = np.empty(len(codes), np.uint64)
+
+@njit(cache=True)
+def _field_elements(codes, linear, out):
     for i in range(len(codes)):
         code = np.uint64(codes[i])
         y = multiply(linear[0], code >> np.uint64(32), BITS)
         y = _reduced(y + multiply(linear[1], code & np.uint64(0xFFFFFFFF), BITS), BITS)
         out[i] = _reduced(y + linear[2], BITS)
-    return out

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 from semistream.errors import ConfigError
 from semistream.sketches.bounds import FAILURE, estimated_join_error, self_join_size
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
@@ -112,9 +112,9 @@ class SkimmedSketch(Sketch):
         rest = self.counters.copy()
         for _ in range(ROUNDS):
             off = min(math.sqrt(_self_join_size(rest) / self.s1), certain)
-            found = frequencies + np.rint(
-                np.median(_estimates(points, self._hashes, rest), axis=0)
-            ).astype(np.int64)
+            shape = len(rest), len(points)
+            estimates = filled(_estimates, shape, np.float64, points, self._hashes, rest)
+            found = frequencies + np.rint(np.median(estimates, axis=0)).astype(np.int64)
             found = np.clip(found, least, most)
             dense = (frequencies == 0) & (found >= max(DENSE * off, 1))
             if not dense.any():
@@ -220,17 +220,16 @@ def _add(points, weights, hashes, counters):
 
 
 @njit(cache=True)
-def _estimates(points, hashes, counters):
-    """Return the estimates C[q][h_q(v)] xi_q(v) of each row, float64[s2, n].
+def _estimates(points, hashes, counters, out):
+    """Write the estimates C[q][h_q(v)] xi_q(v) of each row.
 
     in      points uint64[n], hashes uint64[s2, COEFFICIENTS], counters int64[s2, s1]
+    out     out float64[s2, n]
     """
     s2, s1 = counters.shape
-    out = np.empty((s2, len(points)))
     for q in range(s2):
         a, b, c, d = hashes[q, 0], hashes[q, 1], hashes[q, 2], hashes[q, 3]
         for i in range(len(points)):
             value = polynomial(points[i], a, b, c, d, BITS)
             count = counters[q, _bucket(value, s1)]
             out[q, i] = -count if value & np.uint64(1) else count
-    return out

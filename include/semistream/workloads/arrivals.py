@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 from semistream.errors import ConfigError
 from semistream.workloads.zipf import uniform
 
@@ -53,7 +53,7 @@ class ArrivalTimes:
     def of(self, start: int, tuples: int) -> np.ndarray:
         """Return the arrival times of the tuples start .. start + tuples - 1, float64[tuples],
         ascending."""
-        return _times(start, tuples, *self._model)
+        return filled(_times, tuples, np.float64, start, tuples, *self._model)
 
     def until(self, seconds: float) -> int:
         """Return the number of tuples that have arrived by this time."""
@@ -71,9 +71,8 @@ def _left_share(seed, period, node, b):
 
 
 @njit(cache=True)
-def _times(start, tuples, mass, period, b, halvings, seed):
-    """Return the arrival times of tuples, float64[tuples]. mass: number of tuples in a period."""
-    out = np.empty(tuples)
+def _times(start, tuples, mass, period, b, halvings, seed, out):
+    """Write the arrival times of tuples, float64[tuples]. mass: number of tuples in a period."""
     for i in range(tuples):
         number = np.floor((start + i + 1) / mass)
         left_over, m, width, at, node = (start + i + 1) - number * mass, mass, period, 0.0, 1
@@ -85,7 +84,6 @@ def _times(start, tuples, mass, period, b, halvings, seed):
             else:
                 left_over, m, at, node = left_over - first, m - first, at + width, node + 1
         out[i] = number * period + at + left_over / m * width
-    return out
 
 
 @njit(cache=True)

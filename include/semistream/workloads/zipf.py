@@ -12,7 +12,7 @@ from math import exp, expm1, gcd, log, log1p
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 from semistream.errors import ConfigError
 
 
@@ -40,7 +40,10 @@ class ZipfKeys:
 
     def draw(self, start: int, rows: int) -> np.ndarray:
         """Return the keys of the rows start .. start + rows - 1, int64[rows]."""
-        return _draw(
+        return filled(
+            _draw,
+            rows,
+            np.int64,
             start,
             rows,
             self.count,
@@ -94,8 +97,7 @@ def _inverse(u, z):
 
 
 @njit(cache=True)
-def _draw(start, rows, count, z, seed, factor, drift):
-    out = np.empty(rows, np.int64)
+def _draw(start, rows, count, z, seed, factor, drift, out):
     turn = np.int64(count * 0.3819660112501051)  # two turns share few frequent keys
     low, high = _integral(1.5, z) - 1.0, _integral(count + 0.5, z)
     for i in range(rows):
@@ -110,7 +112,6 @@ def _draw(start, rows, count, z, seed, factor, drift):
         if drift:
             k = (k - 2 + _scatter((start + i) // drift, turn, count)) % count + 1
         out[i] = k if factor == 1 else _scatter(k, factor, count)
-    return out
 
 
 @njit(inline="always")
