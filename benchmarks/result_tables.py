@@ -11,6 +11,7 @@ from benchmarks.changes import changes_since, measured_at
 from benchmarks.compared import COMPARED
 from benchmarks.papers.kept import RESULTS
 from benchmarks.verdicts import Verdict, ratio_of
+from semistream.counted import counted
 
 APP = "include/semistream/streaming"  # what benchmarks of the whole app also run
 FILES = {
@@ -209,7 +210,7 @@ def about_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     return measured_at(
         first["command"],
         first["commit"],
-        f"{first['processor']}, {first['cores']} cores",
+        f"{first['processor']}, {counted(first['cores'], 'core')}",
         _flaws_of(rows),
     )
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from benchmarks.papers.explain import SEEK, TERMS, limits, sentence
 from benchmarks.papers.findings import Finding
 from benchmarks.papers.model import FAILED, TITLES, Experiment, Plot, Row, having
+from semistream.counted import counted
 from semistream.durable import write_text
 from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
@@ -121,7 +122,7 @@ def claims_text(values: Mapping[str, Any]) -> str:
         f"{k} {v}" for k, v in {"python": m["python"], **about["versions"]}.items()
     )
     screen.print(
-        f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, "
+        f"{m['processor']}, {counted(m['cores'], 'core')}, {m['memory'] / 1e9:.0f} GB, "
         f"{m['system']}\ncommit {about['commit']}"
         f"{' and changes' if about['dirty'] else ''}, {versions}",
         soft_wrap=True,

@@ -8,7 +8,7 @@ stream ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from semistream.quality.staging import Staging
 from semistream.streaming.sources.contract import INFERRED, CannotRecount, Part, Recount
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
-from semistream.warehouse.schema import load_files
+from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.tables import arrow_schema, quoted
+from semistream.warehouse.taking_out import Stretch
 from semistream.warehouse.types import KeyString, LongString
 
 PLACES = 2**31  # a tuple's place is its batch times this, plus the number of its file in the batch
@@ -163,6 +164,16 @@ def recounts(
     # in the format that was read, which the job may have changed since
     given = stream.model_copy(update={"format": offsets.get("format") or stream.format})
     return _splits(engine, given, Part.of(offsets, list(files.values())))
+
+
+def batches_of(engine: sa.Engine, app: str, stretch: Stretch) -> Sequence[sa.Row]:
+    """Return the rows of ``load_commits`` of the batches in a stretch, in their order."""
+    c = load_commits.c
+    mine = select(load_commits).where(
+        c.app == app, c.drain == Kind.BATCH, c.batch > stretch.first[0], c.batch <= stretch.last[0]
+    )
+    with engine.connect() as connection:
+        return connection.execute(mine.order_by(c.batch)).all()
 
 
 def files_of_batch(

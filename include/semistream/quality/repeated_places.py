@@ -19,6 +19,7 @@ from semistream.data_files import DataFile
 from semistream.positions import Kind
 from semistream.quality.recount import (
     PLACES,
+    batches_of,
     files_of_batch,
     ids_of_file,
     recounted_columns,
@@ -29,7 +30,6 @@ from semistream.quality.staging import Staging
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.streaming.sources.log import SourceLog, numbers_of
 from semistream.warehouse.ledger import checkpoint_of
-from semistream.warehouse.schema import load_commits
 from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.taking_out import Stretch, stretches
 from semistream.warehouse.types import KeyString
@@ -110,20 +110,10 @@ def find_places(
 def _files(staging: Staging, scope: Scope, stream: Stream, of: Stretch) -> _Files:
     """Return the files of a stretch of batches. The checkpoint, if it is here, lists those that the
     ledger has forgotten."""
-    c, found = load_commits.c, _Files()
+    found = _Files()
     with staging.engine.connect() as connection:
         checkpoint = checkpoint_of(connection, scope.app)
-        commits = connection.execute(
-            select(c.app, c.batch, c.source_offsets)
-            .where(
-                c.app == scope.app,
-                c.drain == Kind.BATCH,
-                c.batch > of.first[0],
-                c.batch <= of.last[0],
-            )
-            .order_by(c.batch)
-        ).all()
-    for commit in commits:
+    for commit in batches_of(staging.engine, scope.app, of):
         offsets, noted = files_of_batch(staging.engine, commit, stream.side)
         if not offsets.get("files"):
             continue

@@ -19,12 +19,11 @@ from sqlalchemy import select
 from semistream.data_files import DataFile
 from semistream.job import AnyJob, StreamSpec
 from semistream.keys import codes
-from semistream.positions import Kind
-from semistream.quality.recount import recounts, with_stream_id
+from semistream.quality.recount import batches_of, recounts, with_stream_id
 from semistream.streaming.sources.contract import CannotRecount, Recount
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.schema import load_commits, load_files
+from semistream.warehouse.schema import load_files
 from semistream.warehouse.taking_out import Stretch, stretches
 from semistream.warehouse.types import stored_schema
 
@@ -142,23 +141,11 @@ class TuplePlaces:
     def _files(self, of: Stretch, spec: StreamSpec, side: int) -> list[Recount]:
         """Return the files of a stretch of batches, for reading them again. Return none if some
         files are no longer known, because a tuple may have come from those."""
-        c = load_commits.c
-        with self._engine.connect() as connection:
-            commits = connection.execute(
-                select(load_commits)
-                .where(
-                    c.app == self._app,
-                    c.drain == Kind.BATCH,
-                    c.batch > of.first[0],
-                    c.batch <= of.last[0],
-                )
-                .order_by(c.batch)
-            ).all()
         two = len(self._job.streams) > 1
         try:
             files = [
                 file
-                for commit in commits
+                for commit in batches_of(self._engine, self._app, of)
                 for file in recounts(self._engine, commit, side if two else None, spec)
             ]
         except CannotRecount:
