@@ -69,10 +69,25 @@ def test_more_tuples_without_master_data_than_allowed_fail_the_proof(loads):
     loads.load(200, 102)
     result = loads.check()
     assert failed(result) == {"unmatched_share"}
-    assert rows_of(result, "unmatched_share") == [{"rows_read": 400, "unmatched": 202}]
+    assert rows_of(result, "unmatched_share") == [
+        {"rows_read": 400, "unmatched": 202},
+        {"rows_read": 200, "unmatched": 102},
+    ]
     assert "No more than 0.5 of the tuples have no row of sales" in result.describe()
     assert "raise max_unmatched of the role sales" in result.describe()
     assert loads.check(limits=limited(loads.loader.job, 0.6)).success
+
+
+def test_former_loads_do_not_hide_what_the_latest_lacks(loads):
+    loads.load(800, 0)
+    assert loads.check(since_last=True).success
+    loads.load(200, 102)
+    for since_last in (True, False):  # the second looks at all, of which a tenth has no row
+        result = loads.check(since_last=since_last)
+        assert failed(result) == {"unmatched_share"}
+        assert rows_of(result, "unmatched_share") == [{"rows_read": 200, "unmatched": 102}]
+    assert loads.check(limits=limited(loads.loader.job, 0.6)).success
+    assert loads.check().success  # what is proven counts with all others
 
 
 def test_tuples_that_wait_are_counted_where_they_were_read(loads):

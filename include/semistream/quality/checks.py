@@ -293,6 +293,20 @@ def unmatched_rows(scope: Scope) -> Check:
 
 def unparsable(scope: Scope) -> Check:
     limit = max(stream.spec.max_unparsable for stream in scope.streams)
+    judged = map(_unparsable, scope.judged)
+    return Check(
+        "unparsable",
+        f"No more than {limit:.4g} of the tuples could not be parsed",
+        "A tuple that cannot be parsed has arrived, in unmatched, but its values have not. One "
+        "that was mended and joined again does not count. Batches that are not proven yet are "
+        "counted by themselves, too. The limit is the job's stream.max_unparsable.",
+        sa.union_all(*(select(c).where(c.c.unparsable > limit * c.c.rows_read) for c in judged)),
+        found="unparsable",
+    )
+
+
+def _unparsable(scope: Scope) -> sa.Subquery:
+    """Return a query of (unparsable, rows_read) in the verified batches."""
     r = load_rejections.c
     read = (
         select(func.coalesce(func.sum(load_batches.c.rows_read), 0))
@@ -315,18 +329,8 @@ def unparsable(scope: Scope) -> Check:
         )
         .scalar_subquery()
     )
-    counted = select((broken - corrected).label("unparsable"), read.label("rows_read")).subquery(
-        "counted"
-    )
-    return Check(
-        "unparsable",
-        f"No more than {limit:.4g} of the tuples could not be parsed",
-        "A tuple that cannot be parsed has arrived, in unmatched, but its values have not. One "
-        "that was mended and joined again does not count. The limit is the job's "
-        "stream.max_unparsable.",
-        select(counted).where(counted.c.unparsable > limit * counted.c.rows_read),
-        found="unparsable",
-    )
+    columns = (broken - corrected).label("unparsable"), read.label("rows_read")
+    return select(*columns).subquery("counted")
 
 
 def same_rows(wrong: sa.Table, told: Iterable[str]) -> Check:

@@ -408,7 +408,7 @@ def lacking_rows(scope: Scope, role: Role, rejected: Between) -> Check:
 
 def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
     """Return the check of ``max_unmatched``. why: a sentence on near misses, or ""."""
-    counts = _counts(scope, role)
+    judged = [_counts(part, role) for part in scope.judged]
     return Check(
         "unmatched_share",
         f"No more than {role.max_unmatched:.4g} of the tuples have no row of {role.name}",
@@ -418,8 +418,10 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
         "otherwise. The limit is max_unmatched of the job's role. Counted is each tuple that the "
         "role has met since the last time that no tuple waited, once, by its present result: one "
         "that a later load has joined again counts there. One within the role's grace is not "
-        "unmatched.",
-        select(counts).where(counts.c.unmatched > role.max_unmatched * counts.c.rows_read),
+        "unmatched. Batches that are not proven yet are counted by themselves, too.",
+        sa.union_all(
+            *(select(c).where(c.c.unmatched > role.max_unmatched * c.c.rows_read) for c in judged)
+        ),
         f"{why} Where the master data are not those that are meant, provision them, "
         f"`semistream reset {scope.app}`, and load again. Where so many tuples rightly have none, "
         f"raise max_unmatched of the role {role.name} in the job, and `semistream verify "

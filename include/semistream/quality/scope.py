@@ -4,7 +4,7 @@ the facts were joined."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ UNPUBLISHED = "not published yet"  # stands for a version of the master data
 @dataclass(frozen=True)
 class Range:
     """The batches of one app after `first` and up to `last`. If `first` is None, the range begins
-    with the first batch."""
+    with the first batch. news: the part of it that no verification has proven; None if that is all
+    of it."""
 
     app: str
     number: int  # the app's number in its load_ids
@@ -52,6 +53,7 @@ class Range:
     # the last position at or before `first` after which no tuple waited
     source_first: Position | None
     commits: int
+    news: Range | None
 
     def _within(self, table: FromClause, first: Position) -> ColumnElement[bool]:
         """Return the condition for rows of this app after `first` and up to `last`. The table has
@@ -328,6 +330,12 @@ class Scope(Range):
     def waiting(self) -> int:
         return sum(stream.waiting for stream in self.streams)
 
+    @property
+    def judged(self) -> tuple[Scope, ...]:
+        """All of the range, and what is not proven of it, where a share is judged by itself: many
+        former tuples, which are proven, must not hide that few of the latest have arrived."""
+        return (self,) if self.news is None else (self, replace(self, **vars(self.news)))
+
     def kept(self, stream: Stream | None = None) -> ColumnElement[bool]:
         """Return the condition for rows of ``unmatched`` that belong to the fact table, or to one
         of its streams."""
@@ -406,10 +414,15 @@ def is_unique(
 
 
 def range_of(
-    connection: sa.Connection, app: str, commits: Sequence[sa.Row], first: Position | None
+    connection: sa.Connection,
+    app: str,
+    commits: Sequence[sa.Row],
+    first: Position | None,
+    proven: Position = START,
 ) -> Range:
-    """Return the range of the verified `commits`, which are in order."""
-    b = load_batches.c
+    """Return the range of the verified `commits`, which are in order. proven: the position up to
+    which they have been proven before."""
+    b, last = load_batches.c, (commits[-1].batch, commits[-1].drain)
     drained = connection.execute(
         select(b.batch, b.drain)
         .where(b.app == app, ordinal(b.batch, b.drain) <= ordinal(*(first or START)))
@@ -422,9 +435,10 @@ def range_of(
         app,
         app_number(connection, app),
         first,
-        (commits[-1].batch, commits[-1].drain),
+        last,
         None if drained is None else (drained.batch, drained.drain),
         len(commits),
+        range_of(connection, app, commits, proven) if (first or START) < proven < last else None,
     )
 
 

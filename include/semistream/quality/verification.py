@@ -256,6 +256,7 @@ def verify(
                     job,
                     commits,
                     first,
+                    proof.until if proof is not None else START,
                     (sample, seed),
                     reports,
                     snapshots,
@@ -333,6 +334,7 @@ def _verify(
     job: AnyJob,
     commits: list[sa.Row],
     first: Position | None,
+    proven: Position,
     sampling: tuple[int, int],
     reports: Path,
     snapshots: Path,
@@ -341,10 +343,10 @@ def _verify(
     ahead: Ahead,
     unfinished: str,
 ) -> tuple[VerificationResult, Scope]:
-    """Verify the commits. versions: see ``make_scope``."""
+    """Verify the commits. proven: see ``range_of``; versions: see ``make_scope``."""
     engine, newest = staging.engine, commits[-1]
     with engine.connect() as connection:
-        verified = range_of(connection, newest.app, commits, first)
+        verified = range_of(connection, newest.app, commits, first, proven)
         loads = read_loads(connection, newest.app, verified.last)
     sums: Sums | None = None
     damaged: sa.Table | None = None
