@@ -268,6 +268,23 @@ def test_settings_of_the_job_are_the_defaults_of_its_load(run, sales, monkeypatc
 
 
 @pytest.mark.parametrize(
+    "line, said",
+    [
+        ("schedule: 61 5 * * *", "'schedule' must be a cron expression of five fields"),
+        ("schedule: on_file", "'schedule' must be a cron expression of five fields"),
+        ("deadline: '06:00'", "'deadline' needs notify"),
+        ("notify: [{class: no.such.Notifier}]", "must be the import path of a notifier that is"),
+    ],
+)
+def test_what_airflow_would_refuse_is_found_by_check(sales, run, line, said):
+    (sales / "sales.yaml").write_text(f"{JOB}{line}\n")
+    code, out, _ = run("check", "sales.yaml")
+    assert code == 1 and said in " ".join(out.split())
+    (sales / "sales.yaml").write_text(f"{JOB}schedule: 59 5 * * *\n")
+    assert run("check", "sales.yaml")[0] == 0
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
         ("{memory: many}", "'settings.memory' is wrong"),

@@ -208,17 +208,22 @@ def test_what_was_resolved_is_not_listed(loader, places, tmp_path):
 def test_names_that_there_are_not(loader, places, run, monkeypatch, tmp_path):
     monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
     monkeypatch.setenv("WAREHOUSE_URL", places.warehouse_url)
+    (existing := tmp_path / "mended.csv").write_text("by hand\n")
     for arguments, words in (
         (["sale"], "Did you mean sales?"),
         (["sales", "--reason", "nomatch"], "They are: no_match"),
         (["sales", "--role", "product"], "It has: sales"),
         (["sales", "--limit", "0"], "must be at least 1"),
         (["sales", "--out", "unmatched.xlsx"], "must end in"),
+        (["sales", "--out", str(existing)], "--force to replace it"),
     ):
         code, _, error = run("unmatched", *arguments)
         assert code == 2 and words in error, error
     code, out, _ = run("unmatched", "sales", "--reason", "long_id", "--out", tmp_path / "none.csv")
     assert code == 0 and "no such unmatched tuple" in out and not (tmp_path / "none.csv").exists()
+    assert existing.read_text() == "by hand\n"
+    assert run("unmatched", "sales", "--out", existing, "--force")[0] == 0
+    assert existing.read_text() != "by hand\n"
     (places.checkpoints / "sales" / "streams.json").unlink()
     with pytest.raises(ConfigError, match="must be here"):
         export_unmatched("sales", places, tmp_path / "all.csv")

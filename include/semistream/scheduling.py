@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -12,6 +15,7 @@ from semistream.errors import ConfigError
 from semistream.settings import Names, Settings
 
 ON_FILES, NO_SCHEDULE = "on_files", "none"
+PRESETS = ("@once", "@continuous")  # Airflow's presets that are no cron expressions
 CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 
@@ -83,6 +87,54 @@ class Scheduling(Settings):
         description="Settings of the job's loads, which an option of the command line or the form "
         "in Airflow replaces: memory, trigger, max_wait, …",
     )
+
+
+def check_scheduling(job: Scheduling) -> None:
+    """Raise ConfigError for what Airflow would refuse. Without Airflow, which has the reader of
+    cron expressions, an expression's fields are only counted, and notifiers are not looked for."""
+    if job.deadline and not job.notify:
+        raise ConfigError(
+            "deadline", "needs notify", job.deadline, "Name a notifier, or leave it out."
+        )
+    if isinstance(job.schedule, str) and not _is_schedule(job.schedule):
+        raise ConfigError(
+            "schedule",
+            "must be a cron expression of five fields, @hourly and the like, on_files, none, or "
+            "a list of assets",
+            job.schedule,
+            "For instance schedule: '0 5 * * *'.",
+        )
+    if importlib.util.find_spec("airflow") is not None:
+        check_notifiers(job.notify)
+
+
+def _is_schedule(text: str) -> bool:
+    if text in (ON_FILES, NO_SCHEDULE, *PRESETS):
+        return True
+    if text[:1] != "@" and len(text.split()) != 5:
+        return False
+    if importlib.util.find_spec("croniter") is None:
+        return True
+    import croniter  # Airflow's own
+
+    return bool(croniter.croniter.is_valid(text))
+
+
+def check_notifiers(notifiers: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ConfigError for a notifier whose module is not installed. The module is not imported,
+    because an import may take long."""
+    for number, notifier in enumerate(notifiers):
+        module = str(notifier["class"]).rpartition(".")[0]
+        found = None
+        with suppress(ModuleNotFoundError):
+            found = importlib.util.find_spec(module)
+        if found is None:
+            raise ConfigError(
+                f"notify.{number}.class",
+                "must be the import path of a notifier that is installed",
+                notifier["class"],
+                "Install the provider that has it, or correct the path.",
+            )
 
 
 SCHEDULING = set(Scheduling.model_fields)

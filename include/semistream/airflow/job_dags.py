@@ -17,12 +17,10 @@ from semistream.data_files import is_remote
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
-from semistream.scheduling import NO_SCHEDULE, ON_FILES
+from semistream.scheduling import NO_SCHEDULE, ON_FILES, PRESETS, check_scheduling
 from semistream.settings import read_yaml
 from semistream.streaming.settings import checked_settings
 from semistream.yaml_lines import line_of
-
-PRESETS = ("@once", "@continuous")  # Airflow's presets that are no cron expressions
 
 
 class JobError(SemistreamError):
@@ -42,10 +40,7 @@ def job_dag(file: str | Path) -> DAG | None:
 
 
 def _dag(job: AnyJob, file: Path) -> DAG:
-    if job.deadline and not job.notify:
-        raise ConfigError(
-            "deadline", "needs notify", job.deadline, "Name a notifier, or leave it out."
-        )
+    check_scheduling(job)
     checked_settings(job, str(file), job.settings)
     with DAG(
         dag_id=f"load_{job.name}",
@@ -83,29 +78,12 @@ def schedule_of(job: AnyJob) -> Any:
             )
         found = [asset_of(name) for name in assets]
         return (AssetAny if how == "any" else AssetAll)(*found)
-    return given if given in PRESETS else _cron(given, job.timezone)
+    return given if given in PRESETS else CronTriggerTimetable(given, timezone=job.timezone)
 
 
 def asset_of(name: str) -> Asset:
     """Return the asset with this name or URI. A plain name denotes a table of the warehouse."""
     return Asset(name) if "://" in name else table_asset(name)
-
-
-def _cron(expression: str, timezone: str) -> CronTriggerTimetable:
-    import croniter  # Airflow's own
-
-    if not (
-        croniter.croniter.is_valid(expression)
-        and (expression[0] == "@" or len(expression.split()) == 5)
-    ):
-        raise ConfigError(
-            "schedule",
-            "must be a cron expression of five fields, @hourly and the like, on_files, none, or "
-            "a list of assets",
-            expression,
-            "For instance schedule: '0 5 * * *'.",
-        )
-    return CronTriggerTimetable(expression, timezone=timezone)
 
 
 def arrivals(job: AnyJob, number: int) -> Asset:

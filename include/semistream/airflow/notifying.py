@@ -4,7 +4,6 @@ provider's notifiers."""
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,23 +26,6 @@ from semistream.pipeline.message import Message
 from semistream.workloads import load_any_job
 
 log = logging.getLogger(__name__)
-
-
-def check_notifiers(notifiers: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError for a notifier whose module is not installed. The module is not imported,
-    because an import may take long."""
-    for number, notifier in enumerate(notifiers):
-        module = str(notifier["class"]).rpartition(".")[0]
-        found = None
-        with suppress(ModuleNotFoundError):
-            found = importlib.util.find_spec(module)
-        if found is None:
-            raise ConfigError(
-                f"notify.{number}.class",
-                "must be the import path of a notifier that is installed",
-                notifier["class"],
-                "Install the provider that has it, or correct the path.",
-            )
 
 
 def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[str, Any]) -> None:

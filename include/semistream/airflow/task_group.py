@@ -10,7 +10,7 @@ from airflow.sdk import AssetAlias, TaskGroup, TriggerRule, task
 
 from semistream import workloads
 from semistream.airflow.hook import DEFAULT
-from semistream.airflow.notifying import Addressees, check_notifiers
+from semistream.airflow.notifying import Addressees
 from semistream.airflow.operators import (
     PROPAGATED,
     TUNED,
@@ -23,6 +23,7 @@ from semistream.airflow.operators import (
 from semistream.airflow.retries import RETRIES
 from semistream.job import AnyJob, Job
 from semistream.paths import Paths
+from semistream.scheduling import check_notifiers
 from semistream.streaming.settings import checked_settings
 from semistream.workloads.jobs import SHIPPED, job_file
 

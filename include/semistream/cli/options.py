@@ -99,6 +99,20 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", help="name of the app")
 
 
+def add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+
+
+def check_new(out: Path, force: bool) -> None:
+    """Raise ConfigError for a file that exists and is not to be replaced."""
+    from semistream.errors import ConfigError
+
+    if out.exists() and not force:
+        raise ConfigError(
+            "out", "must be a new file", str(out), "Give another one, or --force to replace it."
+        )
+
+
 def unknown_app(name: str, checkpoints: Path) -> ConfigError:
     """Return the error for an app that has no checkpoint in this directory."""
     from semistream.errors import ConfigError

@@ -48,6 +48,7 @@ from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
 from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed, stored_rows
 from semistream.provisioning.master_rows import open_rows, replaced_rows
+from semistream.scheduling import check_scheduling
 from semistream.scratch import scratch_directory
 from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
@@ -74,6 +75,7 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
     found = JobCheck(settings.job)
     try:
         job = workloads.load_any_job(settings.job, places)
+        check_scheduling(job)
         settings = _of_load(settings, checked_settings(job, settings.job, job.settings))
     except ConfigError as e:
         found.add("error", "job", str(e))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
+from semistream.cli.options import add_force, check_new
 
 if TYPE_CHECKING:
     from semistream.pipeline.proposal import Proposal
@@ -46,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the job's file [$SEMISTREAM_HOME/jobs/NAME.yaml]"
     )
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    add_force(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -76,10 +77,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.name and arguments.stream.is_dir() and sys.stdin.isatty():
         found = replace(found, name=_answer("Name of the job", found.name))
     out = arguments.out or arguments.places.jobs / f"{found.name}.yaml"
-    if out.exists() and not arguments.force:
-        raise ConfigError(
-            "out", "must be a new file", str(out), "Give another one, or --force to replace it."
-        )
+    check_new(out, arguments.force)
     out.parent.mkdir(parents=True, exist_ok=True)
     schema = out.parent / SCHEMA_FILE
     schema.write_text(job_schema())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_app
+from semistream.cli.options import add_app, add_force, check_new
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,6 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="write all of them to a .csv, .jsonl or .parquet file, with file and line",
     )
+    add_force(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -47,6 +48,7 @@ def run(arguments: Namespace) -> int:
     places, app = arguments.places, arguments.app
     asked = {"reason": arguments.reason, "role": arguments.role}
     if (out := arguments.out) is not None:
+        check_new(out, arguments.force)
         with console.progress(arguments.progress) as tell:
             written = export_unmatched(app, places, out, **asked, tell=tell)
         if written:
