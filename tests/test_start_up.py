@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from console import JOIN, put, write
-from semistream.imports import without
+from semistream.imports import put_off, without
 from semistream.joins.registry import REGISTRY
+from sink_loads import Loader
 
 HEAVY = {"numba", "numpy", "pyarrow", "pandas", "scipy", "sqlalchemy"}
 
@@ -137,3 +141,36 @@ def test_a_package_is_left_out_in_one_thread_only():
             find_spec("not_there")
         assert other.submit(find_spec, "not_there").result() is None
     assert find_spec("not_there") is None
+
+
+def test_a_module_that_is_put_off_is_loaded_when_something_of_it_is_used(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("put_off_here", "loaded_here"):
+        (tmp_path / f"{name}.py").write_text(f"from pathlib import Path\nPath('{name}').touch()")
+    monkeypatch.chdir(tmp_path)
+    with put_off("put_off_here"):
+        put_off_here, _ = map(import_module, ("put_off_here", "loaded_here"))
+    assert not Path("put_off_here").exists() and Path("loaded_here").exists()
+    assert put_off_here.Path is Path and Path("put_off_here").exists()
+
+
+@pytest.mark.slow
+def test_a_proof_loads_neither_statistics_nor_charts_nor_spark(tmp_path):
+    """Great Expectations would."""
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    loader.load(range(1))
+    loader.engine.dispose()
+    code = (
+        "import atexit, sys\nfrom semistream.cli import main\n"
+        "atexit.register(lambda: print(*sys.modules, sep='\\n'))\nsys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "verify", "sales"],
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {"SEMISTREAM_HOME": str(tmp_path / "var"), "WAREHOUSE_URL": str(loader.engine.url)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    unused = {"scipy.stats._stats_py", "altair.vegalite", "pyspark", "numba"}
+    assert unused.intersection(done.stdout.splitlines()) == set()

@@ -1,5 +1,5 @@
-"""Packages that are missing, or kept from being imported: optional packages that are not installed,
-and packages that other packages would import without need."""
+"""Packages that are missing, kept from being imported, or imported later: optional packages that
+are not installed, and packages that other packages would import without need."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import sys
 import threading
 import zipimport
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader, find_spec
+from types import ModuleType
 from typing import Any
 
 from semistream.errors import EXTRAS, MissingExtra
@@ -37,7 +38,21 @@ def _installed(name: str) -> bool:
 def without(*packages: str) -> Iterator[None]:
     """Let imports of these packages fail inside the block, in this thread, as if they were not
     installed. Packages that have already been imported stay imported."""
-    finder = _Missing(packages)
+    with _asked_first(_Missing(packages)):
+        yield
+
+
+@contextmanager
+def put_off(*modules: str) -> Iterator[None]:
+    """Let imports of these modules inside the block, in this thread, give modules that are only
+    loaded when something of them is used. Modules that have already been imported are as they
+    were."""
+    with _asked_first(_Late(modules)):
+        yield
+
+
+@contextmanager
+def _asked_first(finder: Any) -> Iterator[None]:
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -61,11 +76,26 @@ def leave_out_archives(package: str) -> None:
     sys.modules.pop("org", None)  # a directory of Spark's jar, in which Python looks for Jython
 
 
-class _Missing:
-    def __init__(self, packages: tuple[str, ...]):
-        self._packages, self._thread = packages, threading.get_ident()
+class _Finder:
+    def __init__(self, names: tuple[str, ...]):
+        self._names, self._thread = names, threading.get_ident()
 
+    def _holds(self, name: str) -> bool:
+        # meanwhile another thread starts Spark
+        return threading.get_ident() == self._thread and name in self._names
+
+
+class _Missing(_Finder):
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        mine = threading.get_ident() == self._thread  # meanwhile another one starts Spark
-        if mine and name.partition(".")[0] in self._packages:
+        if self._holds(name.partition(".")[0]):
             raise ImportError(f"{name} is not to be imported here", name=name)
+
+
+class _Late(_Finder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = PathFinder.find_spec(name, path, target) if self._holds(name) else None
+        if found is not None and found.loader is not None:
+            found.loader = LazyLoader(found.loader)
+        return found
