@@ -42,10 +42,11 @@ from semistream.streaming.status import (
 from star_loads import star_load
 
 
-@pytest.fixture
-def cluster(tmp_path):
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
     """A standalone master and one worker of two cores, by the commands of docker-compose.yaml,
     whose host names and ports are replaced by local ones; gives the master's URL."""
+    place = tmp_path_factory.mktemp("cluster")
     services = yaml.safe_load((faults.ROOT / "docker-compose.yaml").read_text())["services"]
     ports = dict(zip(("7077", "8081", "8082"), map(str, free_ports(3)), strict=True))
 
@@ -54,7 +55,7 @@ def cluster(tmp_path):
             re.sub("7077|8081|8082", lambda m: ports[m[0]], a) for a in services[name]["command"]
         ]
         return [
-            a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path))
+            a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(place))
             for a in command
         ]
 
@@ -62,13 +63,14 @@ def cluster(tmp_path):
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"),
+        "SPARK_LOCAL_DIRS": str(place / "scratch"),
+        "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", ""),  # an archive of classes
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_CORES": "2",
         "SPARK_WORKER_MEMORY": "1g",
     }
-    log = tmp_path / "cluster.log"
+    log = place / "cluster.log"
     with open(log, "ab") as out:
         processes = [
             subprocess.Popen(
@@ -91,6 +93,7 @@ def cluster(tmp_path):
             process.wait(30)
 
 
+@pytest.mark.xdist_group("cluster")
 @pytest.mark.parametrize("make", [small_load, star_load])
 def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path, make_app, make):
     """spark-submit, as from Airflow; SIGTERM to the driver's Python process drains, and
