@@ -70,7 +70,7 @@ def _print(found: JobCheck) -> None:
             )
         console.print_table(screen, table)
         text.print(
-            f"M = {found.memory:,} bytes, {found.partitions} operators; a worker's process stays "
+            f"M = {found.memory:,} bytes, {counted(found.partitions, 'operator')}; a worker's process stays "
             f"below about {found.worker_bytes / 1e6:,.0f} MB; costs of {found.costs}\n"
         )
     if found.fact_table:
