@@ -381,7 +381,7 @@ def test_status_has_the_totals_and_the_proof_of_the_ledger(run, make, capsys):
     checkpoint = load.places.checkpoints / "sales"
     checkpoint.mkdir(parents=True)
     at = "2026-01-01T00:00:00+00:00"
-    status = {"state": "stopped", "pid": 1, "host": "h", "heartbeat": at, "batch": 7}
+    status = {"state": "stopped", "pid": 1, "host": "h", "heartbeat": at}  # found nothing new
     (checkpoint / "status.json").write_text(json.dumps(status))
     (record,) = load.loads
     capsys.readouterr()  # what provisioning said
@@ -391,13 +391,14 @@ def test_status_has_the_totals_and_the_proof_of_the_ledger(run, make, capsys):
         "waiting": 0,
         "unmatched": 300 - record.matched,
         "output_rows": record.matched,
+        "batch": 0,
     }
 
     def shown():
         (entry,) = json.loads(run("status", "--json")[1])
         assert (entry["rows_read"], entry["in_all"]) == (0, totals)
         heads, line = run("status")[1].splitlines()
-        assert line.split()[3:7] == ["300", str(record.matched), str(300 - record.matched), "0"]
+        assert line.split()[2:8] == f"0 300 {record.matched} {300 - record.matched} 0 –".split()
         assert heads.index("proof") == line.index(entry["proof"])
         assert f"in all 300 rows read, {record.matched} matched" in run("status", "sales")[1]
         return entry["proof"], entry["complete"].partition(":")[0]

@@ -52,8 +52,8 @@ def ledger(totals: Totals) -> dict[str, Any]:
 
 def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
     """Return by app what the ledger has of it: ``fact_table`` and ``sink``, where its facts are;
-    ``in_all``, the numbers of tuples in all its loads, as in the summary; ``proof``, a word; and
-    ``complete``, the sentence on it. Nothing is written, as an earlier version may be loading."""
+    ``in_all``, the numbers of tuples in all its loads, as in the summary, and the newest batch;
+    ``proof``, a word; and ``complete``, the sentence on it. Nothing is written, as an earlier version may be loading."""
     engine = connect(places.warehouse_url)
     try:
         with engine.connect() as connection:
@@ -85,7 +85,12 @@ def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
     return {
         "fact_table": t.fact_table,
         "sink": t.sink,
-        "in_all": numbers | {"unmatched": t.open, "output_rows": t.output_rows},
+        "in_all": numbers
+        | {
+            "unmatched": t.open,
+            "output_rows": t.output_rows,
+            "batch": t.batch if t.batch >= 0 else None,
+        },
         "proof": word,
         "complete": str(proof or ""),
     }

@@ -116,12 +116,14 @@ def _table(entries: list[dict[str, Any]]) -> Table:
         if "heartbeat" not in e:
             table.add_row(e["app"], e["state"], "", *total, "", "", proof, "", e["error"])
             continue
+        # a run that has found nothing to load has no batch
+        batch = in_all["batch"] if e["batch"] is None and in_all is not None else e["batch"]
         table.add_row(
             e["app"],
             e["state"],
-            "–" if e["batch"] is None else str(e["batch"]),
+            "–" if batch is None else str(batch),
             *total,
-            f"{e['rate']:,.0f}",
+            f"{e['rate']:,.0f}" if e["rows_read"] else "–",
             in_seconds(e["longest_wait"]) if e["master_version"] else "–",
             proof,
             e["heartbeat"][:19].replace("T", " "),
