@@ -35,14 +35,14 @@ from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells
 from semistream.gathering import Gathered, as_batch
 from semistream.joins.hash_join import HashJoin
-from semistream.joins.star import execution_order
+from semistream.joins.star import Star, execution_order
 from semistream.master.manifest import bucket_file
 from semistream.master.snapshot import SnapshotRelation, lacking
 from semistream.reasons import Reason
 from semistream.sizing.choice import SMALLEST
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
-from semistream.streaming.join_operator import Finished, JoinOperator, Refused, SemiStreamOperator
+from semistream.streaming.join_operator import Finished, Refused, SemiStreamOperator
 from semistream.streaming.phases import timed
 from semistream.streaming.spool import Spool
 from semistream.streaming.task import Work, open_operator
@@ -182,6 +182,7 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
         return done
     staged = Staged(Path(work.checkpoint) / DIRECTORY / file)
     operator = open_operator(work.plan, (staged.schema,), partition, work.sink)
+    assert isinstance(operator, SemiStreamOperator)  # two streams resolve nothing
     operator.begin(began)
     before, placement = operator.count(), work.plan.placement(work.streams)
     at = len(work.streams[0])  # the position of the number among the columns
@@ -195,15 +196,14 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
             operator.first - 1,
         ) as spool:
             results = _Results(staged, spool, at)
-            if isinstance(operator, SemiStreamOperator):
-                operator.star.joins = tuple(
-                    replace(each, missed=partial(results.miss, each.role))
-                    for each in operator.star.joins
-                )
+            operator.star.joins = tuple(
+                replace(each, missed=partial(results.miss, each.role))
+                for each in operator.star.joins
+            )
             for batch in staged.batches():
                 mine = placement.only(partition, batch, batch.column(at).to_numpy())
                 if mine.num_rows:
-                    for output in operator.process(0, _in_order_of_r(mine, operator)):
+                    for output in operator.process(0, _in_order_of_r(mine, operator.star)):
                         results.write(output)
             for output in operator.drain():
                 results.write(output)
@@ -216,12 +216,11 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
         operator.close()
 
 
-def _in_order_of_r(tuples: pa.RecordBatch, operator: JoinOperator) -> pa.RecordBatch:
+def _in_order_of_r(tuples: pa.RecordBatch, star: Star) -> pa.RecordBatch:
     """Return tuples in the order of the disk partitions of R that may have their keys. So each of
     these partitions is read once, however few tuples H_S holds. Of several R, the first one counts
     that is not in memory."""
-    assert isinstance(operator, SemiStreamOperator)
-    for join in (each.join for each in operator.star.joins):
+    for join in (each.join for each in star.joins):
         if not isinstance(join, HashJoin):
             codes, _ = join.spec.keys.stream_codes(tuples)
             first = join.master.partitions_of(codes)[:, 0]
