@@ -22,6 +22,7 @@ from loads import MASTER, SmallLoad, check_resolved, same, until, verify
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
+from semistream.joins.stream_table.by_key import ByKey
 from semistream.master.publish import publish_snapshot
 from semistream.pipeline import steps
 from semistream.pipeline.load_page import load_page
@@ -326,6 +327,20 @@ def test_a_key_that_comes_costs_neither_a_spark_job_nor_a_pass_over_r(spark, lat
     assert (shown["algorithm"], shown["partitions (P)"]) == ("elevatorjoin", "2")
 
 
+def test_late_tuples_are_joined_in_the_order_of_r_however_few_h_s_holds(spark, late):
+    late.publish_first(5)
+    late.add_file(6000)
+    late.load(spark)
+    late.publish_first(late.parts)
+    resolved = late.load(spark)["resolved"]
+    ((read, memory),) = late.query(
+        "SELECT disk_tuples_read, memory FROM load_batches WHERE drain > 1"
+    )
+    assert json.loads(memory)["H_S"] < ByKey.OVERHEAD * resolved  # they do not fit
+    assert read == late.parts  # each row once
+    late.check()
+
+
 # ---- crashes
 
 
@@ -467,7 +482,7 @@ def test_rows_of_many_loads_are_marked_with_few_statements(tmp_path):
         mark_resolved(
             connection, load_ids.load_id(1, 3, 2, 0), table.to_batches(max_chunksize=1000)
         )
-        assert len(statements) == 2 * len(loads)
+        assert len(statements) == 1  # of all ranges
         assert count_open(connection, 1) == 0
         with pytest.raises(StateError, match="no longer open"):  # although they are a range
             mark_resolved(connection, load_ids.load_id(1, 3, 3, 0), table.to_batches())
@@ -500,6 +515,40 @@ def test_rows_are_found_by_their_keys_however_many_others_there_are(tmp_path):
             driver.set_progress_handler(None, 0)
         assert [row["load_row"] for b in found for row in b.to_pylist()] == list(range(20, 40))
     assert ticks[1] < 1.2 * ticks[0]
+
+
+def test_rows_of_loads_most_of_which_are_wanted_are_read_in_their_order(tmp_path, monkeypatch):
+    engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
+    create_all(engine)
+    rows, codes = 3000, np.arange(1000)
+    numbers = np.arange(rows, dtype=np.int32)
+    keys = np.random.default_rng(1).integers(0, 1100, rows)
+    columns = {"fact_table": "facts", "reason": Reason.NO_MATCH, "tuple": "{}"}
+    apps = [(1, 0), (1, 5), (2, 0)]
+    with engine.begin() as connection:
+        for app, batch in apps:
+            table = pa.table({"load_row": numbers, "key_code": keys})
+            of = load_ids.load_id(app, batch, 0, 0)
+            for name, value in ({"load_id": of} | columns).items():
+                table = table.append_column(name, pa.repeat(value, rows))
+            bulk_insert(connection, unmatched, table)
+        done = [{"load_id": load_ids.load_id(1, 5, 0, 0), "load_row": n} for n in range(0, rows, 7)]
+        mark_resolved(connection, 9, [pa.RecordBatch.from_pylist(done, ORIGINS)])
+    wanted = [
+        (load_ids.load_id(1, batch, 0, 0), n)
+        for batch in (0, 5)
+        for n in np.flatnonzero(keys < 1000).tolist()
+        if batch == 0 or n % 7
+    ]
+    for seek in (0, 2):
+        monkeypatch.setattr("semistream.warehouse.resolution.SEEK", seek)
+        with engine.connect() as connection:
+            found = list(
+                with_keys(connection, 1, lacks("", alone=True), [codes[:300], codes[300:]])
+            )
+        keys_found = [(row["load_id"], row["load_row"]) for b in found for row in b.to_pylist()]
+        assert sorted(keys_found) == wanted
+        assert (keys_found == wanted) == bool(seek)
 
 
 # ---- replay

@@ -33,7 +33,9 @@ from semistream.ddl import type_name
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells
-from semistream.joins.star import execution_order
+from semistream.gathering import Gathered, as_batch
+from semistream.joins.hash_join import HashJoin
+from semistream.joins.star import Star, execution_order
 from semistream.master.manifest import bucket_file
 from semistream.master.snapshot import SnapshotRelation, lacking
 from semistream.reasons import Reason
@@ -56,7 +58,8 @@ STAGED = pa.schema(
 )
 NUMBER = "row of unmatched"  # column of the tuples in the join: their number in the staged file
 # of a disk partition, at most: larger ones save calls, smaller ones rows that no tuple needs
-READ_TUPLES = 8192
+READ_TUPLES = 16_384
+SORTED_BYTES = 8_000_000  # of staged tuples that are joined in the order of R
 
 
 @dataclass(frozen=True)
@@ -125,15 +128,21 @@ class Staged:
         self.schema = numbered(pa.schema(tuples))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples, each with its number in the file."""
-        first = 0
+        """Yield the tuples, each with its number in the file, about SORTED_BYTES at a time."""
+        first, gathered = 0, Gathered(self.schema)
         for i in range(self._file.num_record_batches):
             batch = self._file.get_batch(i)
             numbers = pa.array(np.arange(first, first + batch.num_rows))
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns[len(STAGED) :], numbers], schema=self.schema
+            gathered.add(
+                pa.RecordBatch.from_arrays(
+                    [*batch.columns[len(STAGED) :], numbers], schema=self.schema
+                )
             )
             first += batch.num_rows
+            if gathered.size >= SORTED_BYTES:
+                yield as_batch(gathered.take())
+        if gathered.size:
+            yield as_batch(gathered.take())
 
     def keys(self) -> pa.Table:
         """Return the columns named in ``STAGED``, in the order of the tuples."""
@@ -173,6 +182,7 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
         return done
     staged = Staged(Path(work.checkpoint) / DIRECTORY / file)
     operator = open_operator(work.plan, (staged.schema,), partition, work.sink)
+    assert isinstance(operator, SemiStreamOperator)  # two streams resolve nothing
     operator.begin(began)
     before, placement = operator.count(), work.plan.placement(work.streams)
     at = len(work.streams[0])  # the position of the number among the columns
@@ -186,15 +196,14 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
             operator.first - 1,
         ) as spool:
             results = _Results(staged, spool, at)
-            if isinstance(operator, SemiStreamOperator):
-                operator.star.joins = tuple(
-                    replace(each, missed=partial(results.miss, each.role))
-                    for each in operator.star.joins
-                )
+            operator.star.joins = tuple(
+                replace(each, missed=partial(results.miss, each.role))
+                for each in operator.star.joins
+            )
             for batch in staged.batches():
                 mine = placement.only(partition, batch, batch.column(at).to_numpy())
                 if mine.num_rows:
-                    for output in operator.process(0, mine):
+                    for output in operator.process(0, _in_order_of_r(mine, operator.star)):
                         results.write(output)
             for output in operator.drain():
                 results.write(output)
@@ -205,6 +214,18 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
             return timed(record, 0.0, began)
     finally:
         operator.close()
+
+
+def _in_order_of_r(tuples: pa.RecordBatch, star: Star) -> pa.RecordBatch:
+    """Return tuples in the order of the disk partitions of R that may have their keys. So each of
+    these partitions is read once, however few tuples H_S holds. Of several R, the first one counts
+    that is not in memory."""
+    for join in (each.join for each in star.joins):
+        if not isinstance(join, HashJoin):
+            codes, _ = join.spec.keys.stream_codes(tuples)
+            first = join.master.partitions_of(codes)[:, 0]
+            return tuples.take(pa.array(np.argsort(first, kind="stable")))
+    return tuples
 
 
 class _Results:
@@ -307,11 +328,8 @@ def plan_again(plan: Plan[RolePlan], stream: pa.Schema) -> Plan[RolePlan]:
 
 def _by_index(join: RolePlan, stream: pa.Schema) -> RolePlan:
     """Return the plan of a join through R's index, with the largest disk partitions, of at most
-    READ_TUPLES tuples, that leave most of M to the stream's tuples. Raises NotEnoughMemory."""
+    READ_TUPLES tuples, for which there is memory. Raises NotEnoughMemory."""
     tuples = READ_TUPLES
-    with closing(SnapshotRelation(join.snapshot)) as relation:
-        while tuples > 1 and relation.with_partition(tuples).partition_bytes > join.memory // 4:
-            tuples //= 2
     while True:
         plan = replace(
             join,

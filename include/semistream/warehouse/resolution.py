@@ -13,7 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import ColumnElement, Connection, and_, func, literal_column, select, tuple_, update
+import pyarrow.compute as pc
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
 
 from semistream.errors import StateError
 from semistream.warehouse.bulk import fetch
@@ -21,6 +32,8 @@ from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import unmatched
 
 AT_ONCE = 5_000  # rows, or codes, of a statement
+CODES = 10 * AT_ONCE  # codes whose rows are looked for together
+SEEK = 2  # rows that are read one after the other in the time in which one is sought, about
 ORIGINS = pa.schema([("load_id", pa.int64()), ("load_row", pa.int32())])  # the key of ``unmatched``
 # the columns of ``unmatched`` that tell of a tuple
 TUPLES = pa.schema(
@@ -36,6 +49,7 @@ TUPLES = pa.schema(
 COLUMNS = [unmatched.c[name] for name in TUPLES.names]
 # those of them that are not known before where a role's late tuples are looked for
 LATE = pa.schema([*ORIGINS, TUPLES.field("role"), TUPLES.field("tuple")])
+KEYED = pa.schema([*LATE, ("key_code", pa.int64())])
 
 
 UNCACHED: dict[str, Any] = {"compiled_cache": None}  # of SQLAlchemy: execution options
@@ -62,28 +76,32 @@ def open_rows(number: int) -> ColumnElement[bool]:
 def mark_resolved(connection: Connection, load: int, origins: Iterable[pa.RecordBatch]) -> None:
     """Mark rows of ``unmatched``, identified by batches of ``ORIGINS``, as resolved by a load.
     Raises StateError if one of them is not open, so that the transaction is rolled back."""
-    u = unmatched.c
-    # a statement for rows of one load: in any other order there would be one for a few rows
-    rows = pa.Table.from_batches(origins, ORIGINS).sort_by(
-        [(name, "ascending") for name in ORIGINS.names]
-    )
+    u, rows = unmatched.c, pa.Table.from_batches(origins, ORIGINS)
     loads, numbers = (column.to_numpy() for column in rows.columns)
+    # a statement for rows of one load: in any other order there would be one for a few rows
+    order = np.lexsort((numbers, loads))
+    loads, numbers = loads[order], numbers[order]
+    mark = update(unmatched).where(u.resolved_by.is_(None)).values(resolved_by=load)
+    marked, ranges = 0, list[dict[str, int]]()
     for start, end in pairwise(np.flatnonzero(np.diff(loads, prepend=0, append=0)).tolist()):
         of = int(loads[start])
         for first in range(start, end, AT_ONCE):
             some = numbers[first : min(first + AT_ONCE, end)]
-            mark = update(unmatched).where(
-                u.load_id == of, _one_of(u.load_row, some), u.resolved_by.is_(None)
-            )
-            options = {} if _is_range(some) else UNCACHED
-            marked = connection.execute(
-                mark.values(resolved_by=load), execution_options=options
-            ).rowcount
-            if marked != len(some):
-                raise StateError(
-                    f"{len(some) - marked} of {len(some)} tuples that load {load} has joined "
-                    f"again are no longer open rows of unmatched (load {of}). Not loaded."
-                )
+            if _is_range(some):
+                ranges.append({"of": of, "from": int(some[0]), "to": int(some[-1])})
+                continue
+            these = mark.where(u.load_id == of, _one_of(u.load_row, some))
+            marked += connection.execute(these, execution_options=UNCACHED).rowcount
+    if ranges:
+        within = u.load_row.between(bindparam("from"), bindparam("to"))
+        marked += connection.execute(
+            mark.where(u.load_id == bindparam("of"), within), ranges
+        ).rowcount
+    if marked != len(numbers):
+        raise StateError(
+            f"{len(numbers) - marked} of {len(numbers)} tuples that load {load} has joined again "
+            "are no longer open rows of unmatched. Not loaded."
+        )
 
 
 def _one_of(column: ColumnElement[int], numbers: np.ndarray) -> ColumnElement[bool]:
@@ -104,14 +122,38 @@ def with_keys(
     connection: Connection, number: int, where: ColumnElement[bool], codes: Iterable[np.ndarray]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the open rows of an app that have one of these key codes and satisfy a condition, in
-    batches of ``LATE``. codes: int64[n] each, any number of arrays."""
-    u = unmatched.c
-    # `+ 0` keeps SQLite, which has no statistics, from reading all rows of the app: for so many
-    # codes, it would not use their index
-    mine = and_((u.load_id + 0).between(*app_loads(number)), u.resolved_by.is_(None), where)
-    for some in in_parts(codes, AT_ONCE):
-        query = select(*(u[name] for name in LATE.names)).where(_one_of(u.key_code, some), mine)
-        yield from fetch(connection.execution_options(**UNCACHED), query, LATE)
+    batches of ``LATE``. codes: int64[n] each, any number of arrays.
+
+    Rows are found by the index of their keys. If they are many of the rows of their loads, these
+    loads are read instead, row after row, because that is faster than to seek each row.
+    """
+    u, mine = unmatched.c, and_(unmatched.c.resolved_by.is_(None), where)
+    columns = [u[name] for name in KEYED.names]
+    connection = connection.execution_options(**UNCACHED)
+    for many in in_parts(codes, CODES):
+        # `+ 0` keeps SQLite, which has no statistics, from reading all rows of the app: for so many
+        # codes, it would not use their index
+        with_code = [
+            and_(_one_of(u.key_code, some), (u.load_id + 0).between(*app_loads(number)))
+            for some in in_parts([many], AT_ONCE)
+        ]
+        found = [
+            some
+            for one in with_code
+            for some in fetch(connection, select(u.load_id, u.load_row).where(one), ORIGINS)
+        ]
+        rows = pa.Table.from_batches(found, ORIGINS)
+        of = rows["load_id"].combine_chunks().dictionary_encode()
+        loads, there = of.dictionary.to_numpy(), np.zeros(len(of.dictionary), np.int32)
+        # a load's rows are numbered from 0
+        np.maximum.at(there, of.indices.to_numpy(), rows["load_row"].to_numpy() + 1)
+        wanted = with_code
+        if there.sum() < SEEK * rows.num_rows:
+            wanted = [_one_of(u.load_id, some) for some in in_parts([np.sort(loads)], AT_ONCE)]
+        these = pa.array(many)
+        for one in wanted:
+            for read in fetch(connection, select(*columns).where(one, mine), KEYED):
+                yield read.filter(pc.is_in(read["key_code"], these)).select(LATE.names)
 
 
 def in_parts(codes: Iterable[np.ndarray], most: int) -> Iterator[np.ndarray]:
