@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from semistream.joins.key_table import GOLDEN, GROUP, KeyTable, mix, tag
+from semistream.joins.key_table import (
+    GOLDEN,
+    GROUP,
+    KeyTable,
+    build,
+    find,
+    insert,
+    mix,
+    table_size,
+    tag,
+)
 
 
 def unmixed(hashes):
@@ -28,3 +38,13 @@ def test_keys_with_one_tag_are_told_apart():
     assert {tag(mix(code)) for code in codes} == {7}
     found = KeyTable(codes[::2].copy()).find(codes)
     assert (found[::2] == np.arange(100)).all() and (found[1::2] == -1).all()
+
+
+def test_keys_are_added_to_a_table():
+    keys = np.random.default_rng(1).permutation(np.arange(3000))
+    table, found = np.empty(table_size(2400), np.int64), np.empty(4000, np.int32)
+    build(table, keys[:1000].copy())
+    for known, count in ((1000, 1001), (1001, 1001), (1001, 3000)):
+        insert(table, keys[:count].copy(), known)
+        find(np.arange(4000), table, keys, found)
+        assert (found >= 0).sum() == count and (found[keys[:count]] == np.arange(count)).all()

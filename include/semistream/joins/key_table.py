@@ -77,7 +77,17 @@ def build(table, keys):
     out     table int64[m], m > n: index << 32 | tag
     """
     table[:] = -1
-    for i in range(len(keys)):
+    insert(table, keys, 0)
+
+
+@njit(cache=True)
+def insert(table, keys, first):
+    """Add the keys from `first` on to a table of those before.
+
+    in      keys int64[n], distinct
+    in/out  table int64[m], m > n
+    """
+    for i in range(first, len(keys)):
         h = mix(keys[i])
         t = scale(h, len(table))
         while table[t] >= 0:
