@@ -8,6 +8,7 @@ from semistream.joins.key_table import (
     GROUP,
     KeyTable,
     build,
+    distinct,
     find,
     insert,
     mix,
@@ -48,3 +49,13 @@ def test_keys_are_added_to_a_table():
         insert(table, keys[:count].copy(), known)
         find(np.arange(4000), table, keys, found)
         assert (found >= 0).sum() == count and (found[keys[:count]] == np.arange(count)).all()
+
+
+@pytest.mark.parametrize("values", [1, 3, 1000, 10**9])
+def test_the_different_numbers_are_found_in_their_order(values):
+    numbers = np.random.default_rng(values).integers(0, values, 2000)
+    for some in (numbers, np.sort(numbers), numbers[:0]):
+        different, index = np.empty(len(some), np.int64), np.empty(len(some), np.int32)
+        count = distinct(some, np.empty(len(some) + 1, np.int32), different, index)
+        assert different[:count].tolist() == list(dict.fromkeys(some.tolist()))
+        assert (different[index] == some).all()

@@ -152,6 +152,32 @@ def find(codes, table, keys, out):
         find_group(codes, first, min(first + GROUP, len(codes)), table, keys, out)
 
 
+@njit(cache=True)
+def distinct(numbers, table, different, index):
+    """Find the different ones of some numbers, in the order of their first occurrence. Return how
+    many there are.
+
+    in      numbers int64[n]
+    out     table int32[m], m > n, for the function's use; different int64[n]; index int32[n], for
+            each number its index among the different ones
+    """
+    table[:] = -1
+    count = 0
+    for i in range(len(numbers)):
+        if i > 0 and numbers[i] == numbers[i - 1]:
+            index[i] = index[i - 1]
+            continue
+        t = bucket(numbers[i], len(table))
+        while table[t] >= 0 and different[table[t]] != numbers[i]:
+            t = t + 1 if t + 1 < len(table) else 0
+        if table[t] < 0:
+            table[t] = count
+            different[count] = numbers[i]
+            count += 1
+        index[i] = table[t]
+    return count
+
+
 @njit(inline="always")
 def fetch_chains(codes, first, last, head, key, link):
     """Prefetch the chain heads of codes[first:last] and the first slots of their chains.
