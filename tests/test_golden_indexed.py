@@ -197,7 +197,12 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
         parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000},
     )
     indexed, index = [], join.h_r.index
-    monkeypatch.setattr(join.h_r, "index", lambda: (index(), indexed.append(join.h_r.entries)))
+
+    def count(known=0):
+        index(known)
+        indexed.append(join.h_r.entries)
+
+    monkeypatch.setattr(join.h_r, "index", count)
     keys = np.random.default_rng(3).zipf(1.2, 60_000) % 20_000
     for first in range(0, len(keys), 1_000):
         list(join.process(chunk(first, *keys[first : first + 1_000])))

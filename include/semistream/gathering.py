@@ -3,7 +3,11 @@ the overhead of each could exceed the bytes of its values."""
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # overhead in bytes of one column of a record batch: objects, and buffers that are allocated
 # in multiples of 64. A batch of one row and 400 columns has 3 KB of values and takes 200 KB.
@@ -55,5 +59,31 @@ class Gathered:
         return self._batch_overhead * len(self._held)
 
     def _put_together(self) -> None:
-        self._held = [pa.concat_batches(self._held)]
+        self._held = [_concatenated(self._held)]
         self._values = self._held[0].get_total_buffer_size()
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows as one batch. Dictionaries are put one behind the other, and indices that
+    columns share stay shared: PyArrow would look up each value, and refuses nulls."""
+    columns, made = list[pa.Array](), dict[Any, pa.Array]()
+    for i, field in enumerate(batches[0].schema):
+        parts = [batch.column(i) for batch in batches]
+        if not pa.types.is_dictionary(field.type):
+            columns.append(pa.concat_arrays(parts))
+            continue
+        values, indices = [p.dictionary for p in parts], [p.indices for p in parts]
+        key = tuple(
+            (p.buffers()[1].address, p.offset, len(v)) for p, v in zip(indices, values, strict=True)
+        )
+        if key not in made:
+            firsts = itertools.accumulate(map(len, values), initial=0)
+            moved = [
+                pc.add(p, pa.scalar(first, p.type))
+                for p, first in zip(indices, firsts, strict=False)
+            ]
+            made[key] = pa.concat_arrays(moved)
+        columns.append(
+            pa.DictionaryArray.from_arrays(made[key], pa.concat_arrays(values), safe=False)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

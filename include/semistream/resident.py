@@ -13,6 +13,8 @@ import pyarrow as pa
 from semistream.imports import without
 
 INTERVAL = 0.02  # s between two samples
+KEPT = 32 << 20  # bytes
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 _libc = ctypes.CDLL(None)
 
@@ -36,6 +38,14 @@ def give_back() -> None:
     pa.default_memory_pool().release_unused()
     if hasattr(_libc, "malloc_trim"):  # glibc
         _libc.malloc_trim(0)
+
+
+def keep_freed() -> None:
+    """Keep up to ``KEPT`` bytes of freed memory in the process. Otherwise every array of some
+    hundred KB gets new pages, which the system clears first."""
+    if hasattr(_libc, "mallopt"):  # glibc
+        for setting in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            _libc.mallopt(setting, KEPT)
 
 
 def spare_pandas() -> None:

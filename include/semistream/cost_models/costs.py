@@ -210,6 +210,9 @@ class Workload:
     tuples: float = math.inf  # tuples of the stream in this run
     unread: float = math.inf  # stream tuples that arrive before a bound on waiting forces a read
     gaps: float = 0.0  # share of the absent tuples that R's index does not recognise as absent
+    # s by which a tuple that H_R serves takes longer to be written than one that leaves together
+    # with the others of its disk partition
+    scattered: float = 0.0
     reads_ahead: bool = False  # whether the next partition is read while one is probed
     cut: Callable[[int], Cut] | None = None  # how an existing R is really cut
 
@@ -275,6 +278,7 @@ class Prediction:
     # parameters that the model itself chose for these sizes
     chosen: dict[str, float] = field(default_factory=dict)
     course: Course | None = None  # the course of the run, if known
+    scattered: float = 0.0  # see `Workload.scattered`
 
     @property
     def w(self) -> float:
@@ -290,6 +294,11 @@ class Prediction:
     def rate(self) -> float:
         """Stream tuples/s over the whole run; the service rate if the run's length is unknown."""
         return self._run[0]
+
+    @property
+    def worth(self) -> float:
+        """The rate, with the time in which tuples that H_R serves are written."""
+        return self.rate / (1 + self.rate * self.scattered * self.cache_share)
 
     @property
     def cache_share(self) -> float:

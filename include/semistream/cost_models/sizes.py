@@ -62,4 +62,4 @@ CACHE_TUPLES = Size(
     )
 )
 RESIDENT_TUPLES = Size(lambda work, m: at_most(work, CACHED * m / work.resident_tuple_bytes))
-CACHE_SHARE = Size(lambda _work, _memory: (0.01, 0.9), lambda _work: FRACTION)
+CACHE_SHARE = Size(lambda _work, _memory: (FRACTION, 0.9), lambda _work: FRACTION)

@@ -19,6 +19,7 @@ from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.files.inputs import RoleInput, StarInputs, open_star
 from semistream.files.join_summary import Summary, judge, total
 from semistream.files.near_misses import SampledKeys
+from semistream.files.opening import FORMATS
 from semistream.files.outputs import Outputs, Unmatched, check_paths
 from semistream.files.settings import JoinFiles
 from semistream.files.source import Chunk, FileSource
@@ -29,7 +30,7 @@ from semistream.keys import key_text, master_keys
 from semistream.master.publish import LEAST_MEMORY
 from semistream.paths import Paths
 from semistream.progress import Progress, silent
-from semistream.resident import ResidentPeak
+from semistream.resident import ResidentPeak, keep_freed
 from semistream.sizing import choose, known_costs, open_join
 from semistream.sizing.star import RoleShare, StarRole, StarSizes, size_star, widened
 
@@ -51,6 +52,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     check_paths(settings, ("stream", "master"), ("out", "unmatched"), paths)
     summary = Summary(settings.algorithm, int(settings.memory))
     with ExitStack() as stack:
+        keep_freed()
         resident = ResidentPeak()
         stack.callback(resident.stop)
         memory = max(int(settings.memory), LEAST_MEMORY)
@@ -112,6 +114,8 @@ def _open(
         for role in inputs.roles
     }
     costs = known_costs(Paths.from_environment().home)
+    # a later role would need R's columns as they are
+    refers = len(roles) == 1 and FORMATS[settings.out.suffix] == "parquet"
     waiting: list[str] = []  # roles that were found not to fit their share
     while True:
         sizes = _sizes(settings, sample, list(roles.values()), costs, tuples, waiting)
@@ -119,7 +123,7 @@ def _open(
         try:
             for share in sizes.shares:
                 role = roles[share.role]
-                join, reason = _open_role(settings, role, share, carried, costs, tuples)
+                join, reason = _open_role(settings, role, share, carried, costs, tuples, refers)
                 joins.append(RoleJoin(role.name, join, role.many, partial(note, role.name)))
                 if len(roles) > 1:
                     carried = widened(carried, role.master, role.columns)
@@ -192,9 +196,10 @@ def _open_role(
     sample: pa.RecordBatch,
     costs: Costs,
     tuples: float,
+    refers: bool,
 ) -> tuple[SemiStreamJoin, str]:
     """Open the join with a role. Return the join, and the reason for the choices that the settings
-    left open."""
+    left open. refers: whether its output is to refer to R's tuples."""
     memory, on, master = share.memory, list(role.on), role.master
     algorithm, parameters, reason = settings.algorithm, settings.parameters, ""
     size = master.tuple_count * master.tuple_bytes
@@ -205,7 +210,9 @@ def _open_role(
         reason = f"elevatorjoin: all of R, {size:,.0f} bytes, is read at once and kept in M"
         parameters = {"disk_tuples": max(master.tuple_count, 1), "filter_bits": -1}
     elif settings.auto:
-        choice = choose(sample, master, memory, on, role.columns, costs=costs, tuples=tuples)
+        choice = choose(
+            sample, master, memory, on, role.columns, costs=costs, tuples=tuples, refers=refers
+        )
         algorithm, reason, parameters = choice.algorithm, choice.reason, choice.parameters
     join = open_join(
         algorithm,
@@ -220,6 +227,8 @@ def _open_role(
         sample=sample,
         tuples=tuples,
     )
+    if refers:
+        join.output.refer()
     return join, reason
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from semistream.durable import WritingThread, naming
 from semistream.errors import ConfigError
 from semistream.files.opening import FORMATS
+from semistream.files.shared_dictionaries import SharedDictionaryWriter
 from semistream.gathering import Gathered
 from semistream.parquet_encoding import encoding
 
@@ -63,6 +64,8 @@ class OutputFile:
             self._writer.write_table(rows)
 
     def _open(self, first: pa.Table) -> Any:
+        if self._kind == "parquet" and any(pa.types.is_dictionary(t) for t in self.schema.types):
+            return SharedDictionaryWriter(self._file, self.schema)
         if self._kind == "parquet":
             return pq.ParquetWriter(self._file, self.schema, **encoding(first))
         if self._kind == "csv":

@@ -80,6 +80,10 @@ class BlockCache(Part):
         whose key is in no block is unmatched at once. Return the tuples that have to wait for a
         block. codes: int64[n]; arrived: the time at which the tuples came."""
         spans = self.master.partitions_of(codes)
+        if not self.capacity:
+            buffer = StreamBuffer(layout, batch, codes, None, arrived)
+            yield from output.absent(batch, buffer.look_up(self.master, spans))
+            return buffer
         home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
         self.utility += np.bincount(home[home >= 0], minlength=len(self.utility)).astype(np.float32)
         misses = yield from probe(self.cache, batch, codes, output)
@@ -87,8 +91,9 @@ class BlockCache(Part):
         absent = misses[here]  # the key's block is cached, so R lacks the key
         output.statistics.cache_hits += len(absent)
         yield from output.absent(batch, absent)
-        buffer = StreamBuffer(layout, batch, codes, misses[~here], arrived)
-        yield from output.absent(batch, buffer.look_up(self.master))
+        rows = misses[~here]
+        buffer = StreamBuffer(layout, batch, codes, rows, arrived)
+        yield from output.absent(batch, buffer.look_up(self.master, spans[rows]))
         return buffer
 
     def replace(self, plan: np.ndarray) -> None:

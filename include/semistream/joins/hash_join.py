@@ -82,7 +82,8 @@ class HashJoin(SemiStreamJoin):
         for rows, tuples in self.output.cut(self.whole.pairs(firsts, counts)):
             each_once = self.whole.firsts is None and len(rows) == len(codes)
             stream = batch.columns if each_once else batch.take(pa.array(rows)).columns
-            stream, master, rows = self.output.equal(stream, self.whole.take(tuples), rows)
+            master = self.output.tuples(tuples, self.whole.take)
+            stream, master, rows = self.output.equal(stream, master, rows)
             matched[rows] = True
             if len(rows):
                 yield self.output.joined(stream, master)

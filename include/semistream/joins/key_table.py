@@ -77,7 +77,17 @@ def build(table, keys):
     out     table int64[m], m > n: index << 32 | tag
     """
     table[:] = -1
-    for i in range(len(keys)):
+    insert(table, keys, 0)
+
+
+@njit(cache=True)
+def insert(table, keys, first):
+    """Add the keys from `first` on to a table of those before.
+
+    in      keys int64[n], distinct
+    in/out  table int64[m], m > n
+    """
+    for i in range(first, len(keys)):
         h = mix(keys[i])
         t = scale(h, len(table))
         while table[t] >= 0:
@@ -140,6 +150,32 @@ def find(codes, table, keys, out):
     """
     for first in range(0, len(codes), GROUP):
         find_group(codes, first, min(first + GROUP, len(codes)), table, keys, out)
+
+
+@njit(cache=True)
+def distinct(numbers, table, different, index):
+    """Find the different ones of some numbers, in the order of their first occurrence. Return how
+    many there are.
+
+    in      numbers int64[n]
+    out     table int32[m], m > n, for the function's use; different int64[n]; index int32[n], for
+            each number its index among the different ones
+    """
+    table[:] = -1
+    count = 0
+    for i in range(len(numbers)):
+        if i > 0 and numbers[i] == numbers[i - 1]:
+            index[i] = index[i - 1]
+            continue
+        t = bucket(numbers[i], len(table))
+        while table[t] >= 0 and different[table[t]] != numbers[i]:
+            t = t + 1 if t + 1 < len(table) else 0
+        if table[t] < 0:
+            table[t] = count
+            different[count] = numbers[i]
+            count += 1
+        index[i] = table[t]
+    return count
 
 
 @njit(inline="always")

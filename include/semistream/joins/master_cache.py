@@ -11,7 +11,7 @@ from semistream.compiled import filled
 from semistream.joins import master_cache_kernels as kernels
 from semistream.joins.arena import mapped, release
 from semistream.joins.disk_partition import tuples_of
-from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, table_size
+from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, insert, table_size
 from semistream.joins.master_cache_kernels import UNKNOWN
 from semistream.joins.output import Pairs, pairs_of
 from semistream.joins.selection import most_frequent, slices
@@ -23,6 +23,7 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 FIELDS = np.dtype(
     [("key", np.int64), ("first", np.int32), ("count", np.int32), ("frequency", np.uint32)]
 )
+FULL = 3 / 4  # share of the hash table's elements from which it is built anew
 SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa.int64())])
 
 
@@ -79,6 +80,7 @@ class MasterCache:
         self.ekey, self.efirst = self._entry["key"], self._entry["first"]
         self.ecount, self.efreq = self._entry["count"], self._entry["frequency"]
         self._table = mapped(table_size(entries), np.int64)
+        self.table = self._table[:0]
         self.most_tuples = tuples
         self.entries = self.tuples = self.heap_at = 0
         self.staged = SwitchingBuffer()
@@ -132,8 +134,12 @@ class MasterCache:
         """The stream tuples that each value has served, uint32[entries], writable."""
         return self.efreq[: self.entries]
 
-    def index(self) -> None:
-        """Build the hash table of the entries."""
+    def index(self, known: int = 0) -> None:
+        """Build the hash table of the entries. known: how many it has already. The table is built
+        anew only if it would become too full, as each time that takes as long as all its keys."""
+        if known and self.entries <= FULL * len(self.table):
+            insert(self.table, self.keys, known)
+            return
         self.table = self._table[: table_size(self.entries)]
         build(self.table, self.keys)
 
@@ -222,7 +228,7 @@ class MasterCache:
         first = self.entries
         self.link()
         if keep is None or keep.all():
-            self.index()
+            self.index(first)
         else:
             self.keep(np.concatenate([np.ones(first, bool), keep]))
 

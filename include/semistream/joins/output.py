@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from semistream.joins.key_table import SLOTS_PER_KEY, distinct
 from semistream.joins.spec import JoinSpec
 from semistream.joins.statistics import JoinStatistics
 from semistream.joins.stored_types import has_strings
@@ -125,19 +126,44 @@ class Output:
             RowSize(self.schema),
             RowSize(self.schema if spec.join_type == "left" else self.unmatched_schema),
         )
+        self._refers = False
         self._nothing = (
             pa.RecordBatch.from_pylist([], self.schema),
             pa.RecordBatch.from_pylist([], self.unmatched_schema),
         )
 
+    def refer(self) -> None:
+        """Make R's columns dictionaries from now on, so that a tuple with many matches in a batch
+        is copied once. The columns have the same indices."""
+        self._refers, first = True, len(self.spec.stream)
+        added = list(self.schema)[first:]
+        dictionaries = [f.with_type(pa.dictionary(pa.int32(), f.type)) for f in added]
+        self.schema = pa.schema([*self.spec.stream, *dictionaries])
+        self._nothing = pa.RecordBatch.from_pylist([], self.schema), self._nothing[1]
+
     def limit(self, size: int) -> None:
         """Limit batches to about this many bytes, instead of OUTPUT_BYTES."""
         self._pair.most_bytes = self._lost.most_bytes = size
+
+    def tuples(
+        self, rows: np.ndarray, take: Callable[[np.ndarray], list[pa.Array]]
+    ) -> list[pa.Array]:
+        """Return the columns of tuples of R, as dictionaries if the output refers to tuples. rows:
+        int64[n], their numbers; take: a function that copies the columns of some tuples."""
+        if not self._refers:
+            return take(rows)
+        different, index = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+        table = np.empty(SLOTS_PER_KEY * len(rows) + 1, np.int32)
+        columns = take(different[: distinct(rows, table, different, index)])
+        return [_dictionary(index, column) for column in columns]
 
     def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
         """Make a batch of joined tuples. stream: stream columns; master: columns of R as in
         ``spec.fetched``; those that served only for comparison are left out of the batch."""
         added = [master[i] for i in self._added]
+        if self._refers and added and not pa.types.is_dictionary(added[0].type):
+            index = np.arange(len(added[0]), dtype=np.int32)
+            added = [_dictionary(index, column) for column in added]
         joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
         self.statistics.output_rows += joined.num_rows
         self._pair.learn(joined)
@@ -211,7 +237,9 @@ class Output:
         mark the waiting tuples as matched."""
         for rows, tuples in self.cut(pairs):
             stream, master, tuples = self.equal(
-                waiting.get(tuples), partition.take(rows).columns, tuples
+                waiting.get(tuples),
+                self.tuples(rows, lambda of: partition.take(of).columns),
+                tuples,
             )
             self.statistics.paper_times.match(waiting.mark(tuples))
             if len(tuples):
@@ -249,6 +277,10 @@ class Output:
             now = time.perf_counter()
             age = now - stats.micro_batches.of(now - age)
         stats.waits.note(age, tuples)
+
+
+def _dictionary(index: np.ndarray, values: pa.Array) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(index), values, safe=False)
 
 
 def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:

@@ -103,10 +103,10 @@ class StreamBuffer:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def look_up(self, master: MasterRelation) -> np.ndarray:
+    def look_up(self, master: MasterRelation, spans: np.ndarray | None = None) -> np.ndarray:
         """Find the span of each tuple in R's index, and remove the tuples whose keys have no span.
-        Return the removed rows, int64[m]."""
-        self.spans = master.partitions_of(self.codes[self.rows])
+        Return the removed rows, int64[m]. spans: the spans, int32[n, 2], if they are known."""
+        self.spans = master.partitions_of(self.codes[self.rows]) if spans is None else spans
         somewhere = self.spans[:, 0] < self.spans[:, 1]
         absent = self.rows[~somewhere]
         if len(absent):

@@ -44,7 +44,7 @@ def probe(
     matched = np.zeros(len(codes), bool)
     for rows, slots in output.cut(h_r.pairs(firsts, counts)):
         stream, master, rows = output.equal(
-            batch.take(pa.array(rows)).columns, h_r.store.get(slots), rows
+            batch.take(pa.array(rows)).columns, output.tuples(slots, h_r.store.get), rows
         )
         matched[rows] = True
         if len(rows):

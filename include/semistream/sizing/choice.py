@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from semistream.cost_models.bound import Demand, describe_price, highest_rate, p
 from semistream.errors import NotEnoughMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import Columns, join_spec
+from semistream.joins.stream_probing import PROBE_ROWS
+from semistream.joins.whole_master import column_bytes
 from semistream.master.relation import MasterRelation
 from semistream.sizing.opening import open_join
 from semistream.sizing.search import fastest, tune_all
@@ -25,6 +27,9 @@ SMALLEST = "hybridjoin"  # it needs the least memory: a disk buffer and a few st
 # times the least work that a bound on waiting may take at the rate of now: a stream may speed up,
 # and the choice stays
 SPARE = 2.0
+# s of a byte of a tuple of R that is copied and written for the rows of one batch only. Measured in
+# whole processes, beside joins whose batches have all rows of their tuples.
+SCATTERED = 5e-9
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 
@@ -55,6 +60,7 @@ def choose(
     costs: Costs = TYPICAL,
     tuples: float = math.inf,
     demand: Demand | None = None,
+    refers: bool = False,
 ) -> Choice:
     """Return the algorithm and parameters with the highest predicted rate, and the reason. Among
     algorithms with about equal rates, the one that reaches its rate soonest is chosen. demand: a
@@ -62,13 +68,18 @@ def choose(
     that needs the least work at that rate is chosen among those that keep the bound.
 
     sample: stream tuples; some 100,000 of the first micro-batches are enough. tuples: the number of
-    the stream's tuples in this run, if known; otherwise the rate is that of the steady state. If M
+    the stream's tuples in this run, if known; otherwise the rate is that of the steady state.
+    refers: whether the output refers to R's tuples (`Output.refer`), so that rows of the same tuple
+    are written in less time if they are in one batch. If M
     is too small for every proposal of the models, ``SMALLEST`` is chosen. Raises NotEnoughMemory if
     M is too small for that too.
     """
-    work = describe(
-        join_spec("", memory, sample.schema, master, on, columns), sample, stream_tuples=tuples
-    )
+    spec = join_spec("", memory, sample.schema, master, on, columns)
+    work = describe(spec, sample, stream_tuples=tuples)
+    if refers:
+        different = work.frequencies.different(PROBE_ROWS) / PROBE_ROWS
+        scattered = SCATTERED * different * column_bytes(spec, spec.fetched)
+        work = replace(work, scattered=scattered)
     work = demand.of(work) if demand is not None else work
 
     def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
@@ -87,7 +98,7 @@ def choose(
 
     def worth(p: Prediction) -> float:
         return (
-            p.rate
+            p.worth
             if demand is None
             else highest_rate(p, work, costs, MODELS[p.algorithm].phase, demand)
         )
@@ -157,8 +168,8 @@ def _reason(
     behind = ", ".join(
         f"{p.algorithm} {_about(p.rate)}"
         if rates
-        else f"{p.algorithm} ({best.rate / p.rate:.1f} times as long)"
-        if bounded and p.rate > 0
+        else f"{p.algorithm} ({best.worth / p.worth:.1f} times as long)"
+        if bounded and p.worth > 0
         else p.algorithm
         for p in others
     )

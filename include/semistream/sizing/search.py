@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def predict(
     missing = [n for n in model.sizes if n not in sizes]
     if missing:
         raise ConfigError(missing[0], "must be given", None, "`tune` finds the best value.")
-    return model.predict(work, memory, costs, **sizes)
+    return replace(model.predict(work, memory, costs, **sizes), scattered=work.scattered)
 
 
 def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: float) -> Prediction:
@@ -59,7 +60,7 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
             costs,
             **dict(zip(names, map(math.exp, x), strict=True)),
             **given,
-        ).rate
+        ).worth
         return -math.log(mu) if mu > 0 else NEVER
 
     best = _minimum(cost, limits) if names else ()
@@ -118,7 +119,7 @@ def tune_all(
             found.append(tune(algorithm, work, memory, costs))
         except ConfigError:
             continue
-    return sorted(found, key=lambda p: -p.rate)
+    return sorted(found, key=lambda p: -p.worth)
 
 
 def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
@@ -183,4 +184,4 @@ def _rounded(
         predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)), **given)
         for option in itertools.product(*options)
     ]
-    return max(found, key=lambda p: p.rate)
+    return max(found, key=lambda p: p.worth)
