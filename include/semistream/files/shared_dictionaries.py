@@ -31,7 +31,9 @@ DATA_PAGE, DICTIONARY_PAGE = (I32, 0), (I32, 2)
 # fields of a column's metadata
 KIND, ENCODINGS, PATH, CODEC, VALUES, UNCOMPRESSED, COMPRESSED = range(1, 8)
 DATA, DICTIONARY, STATISTICS, PAGES = 9, 11, 12, 13
-ONE_PAGE = {"data_page_size": 1 << 30, "max_rows_per_page": 1 << 30, "use_dictionary": False}
+ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "use_dictionary": False}
+if "max_rows_per_page" in pq.write_table.__code__.co_varnames:  # since PyArrow 23
+    ONE_PAGE["max_rows_per_page"] = 1 << 30
 
 
 class Chunk(NamedTuple):

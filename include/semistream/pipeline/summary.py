@@ -53,8 +53,8 @@ def ledger(totals: Totals) -> dict[str, Any]:
 def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
     """Return by app what the ledger has of it: ``fact_table`` and ``sink``, where its facts are;
     ``in_all``, the numbers of tuples in all its loads, as in the summary, and the newest batch;
-    ``proof``, a word; and ``complete``, the sentence on it. Nothing is written, as an earlier version may be
-    loading."""
+    ``proof``, a word; and ``complete``, the sentence on it. Nothing is written, as an earlier
+    version may be loading."""
     engine = connect(places.warehouse_url)
     try:
         with engine.connect() as connection:

@@ -71,7 +71,8 @@ def _print(found: JobCheck) -> None:
         console.print_table(screen, table)
         text.print(
             f"M = {found.memory:,} bytes, {counted(found.partitions, 'operator')}; a worker's "
-            f"process stays below about {found.worker_bytes / 1e6:,.0f} MB; costs of {found.costs}\n"
+            f"process stays below about {found.worker_bytes / 1e6:,.0f} MB; "
+            f"costs of {found.costs}\n"
         )
     if found.fact_table:
         text.print(f"Facts go to {found.fact_table} in {console.place_of(found.sink)}.\n")
