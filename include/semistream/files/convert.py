@@ -231,17 +231,26 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(column.type) and not pa.types.is_binary(kind):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type) and pa.types.is_time(kind):
-        return (
-            pc.binary_join_element_wise("1970-01-01", column, " ")
-            .cast(pa.timestamp("us"))
-            .cast(pa.int64())
-            .cast(kind)
-        )
+        day = pc.binary_join_element_wise("1970-01-01", column, " ")
+        return day.cast(pa.timestamp(kind.unit)).cast(kind)
     return column.cast(kind)
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_binary(kind)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether a column has bytes, in any of Arrow's layouts."""
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    if pa.types.is_dictionary(kind):
+        return is_bytes(kind.value_type)
+    return any(test(kind) for test in (*kinds, pa.types.is_binary_view))
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Return whether a column has dates, times of day or timestamps."""
+    return any(test(kind) for test in (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp))
 
 
 def text_of(value: pa.Scalar) -> Any:

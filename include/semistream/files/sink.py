@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 from contextlib import suppress
-from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from semistream.durable import WritingThread, naming
 from semistream.errors import ConfigError
+from semistream.files.convert import is_bytes, is_time
 from semistream.files.opening import FORMATS
 from semistream.gathering import Gathered
 from semistream.parquet_encoding import encoding
@@ -56,6 +56,8 @@ class OutputFile:
             self._encoding.begin(self._encode, self._held.take())
 
     def _encode(self, rows: pa.Table) -> None:
+        if self._kind != "parquet":
+            rows = _in_utc(rows)
         with naming(self.path):
             if self._writer is None:  # the first rows; an interrupt reaches no thread
                 self._file = pa.OSFile(str(self._partial), "wb")
@@ -67,7 +69,7 @@ class OutputFile:
             return pq.ParquetWriter(self._file, self.schema, **encoding(first))
         if self._kind == "csv":
             options = arrow_csv.WriteOptions(delimiter="\t" if self.path.suffix == ".tsv" else ",")
-            return arrow_csv.CSVWriter(self._file, self.schema, write_options=options)
+            return arrow_csv.CSVWriter(self._file, first.schema, write_options=options)
         return _JsonWriter(self._file)
 
     def finish(self) -> None:
@@ -102,12 +104,9 @@ class _JsonWriter:
         self._file = file
 
     def write_table(self, table: pa.Table) -> None:
-        for i, field in enumerate(table.schema):  # Python's times have no nanoseconds
-            if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-                texts = pc.replace_substring(
-                    table.column(i).cast(pa.string()), " ", "T", max_replacements=1
-                )
-                table = table.set_column(i, field.name, texts)
+        for i, field in enumerate(table.schema):
+            if is_time(field.type):
+                table = table.set_column(i, field.name, _time_texts(table.column(i)))
         for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
             lines = (
                 json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
@@ -119,14 +118,28 @@ class _JsonWriter:
         """Do nothing, because all rows have already been written."""
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
+def _in_utc(table: pa.Table) -> pa.Table:
+    """Return a table whose times with a zone are in UTC, as the offsets of former centuries have
+    seconds, which the text of a time lacks."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz:
+            times = table.column(i).cast(pa.timestamp(field.type.unit, "UTC"))
+            table = table.set_column(i, field.name, times)
+    return table
+
+
+def _time_texts(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return dates or times in the form of ISO 8601. Python's have neither nanoseconds nor years
+    after 9999."""
+    texts = pc.replace_substring(times.cast(pa.string()), " ", "T", max_replacements=1)
+    return pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
+
+
+def _plain(value: Any) -> str:
+    """Return a value that JSON does not have as text, bytes in hexadecimal digits."""
+    if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    return (
-        str(value)
-        if isinstance(value, (Decimal, datetime.timedelta))
-        else value.decode(errors="replace")
-    )
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
@@ -149,7 +162,7 @@ def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
             str(path),
             "Make the directory first.",
         )
-    nested = [f for f in schema or [] if pa.types.is_nested(f.type) or pa.types.is_binary(f.type)]
+    nested = [f for f in schema or [] if pa.types.is_nested(f.type) or is_bytes(f.type)]
     if kind == "csv" and nested:
         raise ConfigError(
             side,

@@ -272,11 +272,15 @@ def check_columns(
 
 
 def row_text(rows: pa.RecordBatch, i: int) -> str:
-    """Return a row as JSON."""
+    """Return a row as JSON, with bytes in hexadecimal digits."""
     cells = {
         name: _cell(column[i]) for name, column in zip(rows.schema.names, rows.columns, strict=True)
     }
-    return json.dumps(cells, default=str, ensure_ascii=False)
+    return json.dumps(cells, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _cell(cell: pa.Scalar) -> Any:
