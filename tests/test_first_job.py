@@ -424,6 +424,32 @@ def test_a_key_that_is_no_integer_everywhere_is_proposed_as_text_on_both_sides(r
     assert run("provision", "v.yaml")[0] == 0
 
 
+FINE = """
+name: v
+stream: {format: parquet, path: sales.parquet, id: [id]%s}
+dimensions:
+  shop: {dimension: {path: shops.parquet, max_rejected: %s}, on: shop, columns: [since]}
+fact_table: fact_v
+"""
+
+
+def test_a_time_finer_than_microseconds_is_told_and_its_row_left_out(run, tmp_path):
+    times = pa.array([1_000, 1_001, None], pa.timestamp("ns"))
+    said = "'1970-01-01 00:00:00.000001001' is not TIMESTAMP_NTZ"
+    pq.write_table(pa.table({"id": [1, 2, 3], "shop": [1, 1, 1], "at": times}), "sales.parquet")
+    pq.write_table(pa.table({"shop": [1, 2, 3], "since": times}), "shops.parquet")
+    Path("v.yaml").write_text(FINE % ("", 0.01))
+    code, out, _ = run("check", "v.yaml")
+    assert code == 1 and f"at: {said}" in out and f"since: {said}" in out
+    code, _, err = run("provision", "v.yaml")
+    assert code == 1 and f"since: {said}" in err
+    Path("v.yaml").write_text(FINE % (", max_unparsable: 0.5", 0.5))
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+    code, out, err = run("provision", "v.yaml")
+    assert code == 0 and "rejected 1 (unparsable 1)" in out, out + err
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

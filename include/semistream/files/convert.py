@@ -254,8 +254,29 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def text_of(value: pa.Scalar) -> Any:
-    value = value.as_py()
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    """Return a cell for a reason: a date or time as text, as Python has neither nanoseconds nor
+    years after 9999; bytes as the text that they are, with escapes where they are no UTF-8; others
+    as Python's values."""
+    if is_time(value.type):
+        return time_text(value)
+    found = value.as_py()
+    return found.decode(errors="backslashreplace") if isinstance(found, bytes) else found
+
+
+def json_text(value: Any) -> str:
+    """Return a value that JSON does not have as text, bytes in hexadecimal digits."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def time_text(value: pa.Scalar) -> str | None:
+    """Return a date or time as text, with all of its digits; one with a zone in UTC."""
+    kind = value.type
+    if pa.types.is_timestamp(kind) and kind.tz:
+        value = value.cast(pa.timestamp(kind.unit, "UTC"))
+    text: str | None = pc.replace_substring_regex(
+        value.cast(pa.string()), r"\.0+(Z?)$", r"\1"
+    ).as_py()
+    return text
 
 
 def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]) -> list[pa.Array]:

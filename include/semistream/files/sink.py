@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from semistream.durable import WritingThread, naming
 from semistream.errors import ConfigError
-from semistream.files.convert import is_bytes, is_time
+from semistream.files.convert import is_bytes, is_time, json_text
 from semistream.files.opening import FORMATS
 from semistream.gathering import Gathered
 from semistream.parquet_encoding import encoding
@@ -136,10 +136,8 @@ def _time_texts(times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _plain(value: Any) -> str:
-    """Return a value that JSON does not have as text, bytes in hexadecimal digits."""
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    return value.hex() if isinstance(value, bytes) else str(value)
+    times = isinstance(value, (datetime.date, datetime.time))
+    return value.isoformat() if times else json_text(value)
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
