@@ -424,6 +424,27 @@ def test_a_key_that_is_no_integer_everywhere_is_proposed_as_text_on_both_sides(r
     assert run("provision", "v.yaml")[0] == 0
 
 
+@pytest.mark.parametrize("key", ["shop", "code"])
+def test_bytes_are_shown_as_hexadecimal_digits(run, tmp_path, key):
+    """Of columns and of keys, in a proposal and in a check."""
+    names = {"shop": ["a", "b", "c"], "code": [b"\xff\x00", b"\xfe", b"c"]}
+    pq.write_table(pa.table({"id": [1, 2, 3], **names}), "sales.parquet")
+    more = {"shop": ["a", "b", "d"], "code": [b"\xff\x00", b"\xfe", b"d"], "name": list("xyz")}
+    pq.write_table(pa.table(more), "shops.parquet")
+    code, _, err = run(
+        "init", "sales.parquet", "shops.parquet", "--on", f"{key}={key}", "--out", "v.yaml"
+    )
+    assert code == 0, err
+    text = Path("v.yaml").read_text()
+    assert text.count("BINARY  ff00, fe, 6") == 2
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+    assert "ff00, fe, 63" in out
+    Path("v.yaml").write_text(text.replace("max_unmatched: 0.42", "max_unmatched: 0.1"))
+    code, out, _ = run("check", "v.yaml")
+    assert code == 1 and f"for instance '{'c' if key == 'shop' else '63'}'" in out, out
+
+
 FINE = """
 name: v
 stream: {format: parquet, path: sales.parquet, id: [id]%s}

@@ -268,6 +268,13 @@ def json_text(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+def readable(column: pa.Array) -> pa.Array:
+    """Return a column as texts for people, bytes in hexadecimal digits."""
+    if is_bytes(column.type):
+        return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
+    return column.cast(pa.string())
+
+
 def time_text(value: pa.Scalar) -> str | None:
     """Return a date or time as text, with all of its digits; one with a zone in UTC."""
     kind = value.type

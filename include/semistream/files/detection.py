@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from semistream.column_format import ColumnFormat
 from semistream.ddl import type_name
 from semistream.errors import ConfigError
-from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows
+from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows, readable
 from semistream.files.formats import prepared
 from semistream.files.opening import FORMATS, open_source, read_files
 from semistream.files.source import FileSource, Rejected
@@ -108,15 +108,14 @@ class DetectedFile:
         """Return a column's values as texts: in CSV as the file has them, otherwise in the usual
         notation."""
         of = self.texts if self.texts is not None else self.rows
-        values = of.column(column).combine_chunks()
-        return values if pa.types.is_string(values.type) else values.cast(pa.string())
+        return readable(of.column(column).combine_chunks())
 
     def key(self, column: str) -> pa.Array:
         """Return a column as texts that can be compared with another file's. Numbers and texts are
         as the file has them; dates and times are in the usual notation."""
         values = self.rows.column(column).combine_chunks()
         plain = pa.types.is_string(values.type) or pa.types.is_integer(values.type)
-        return self.written(column) if plain else values.cast(pa.string())
+        return self.written(column) if plain else readable(values)
 
     def with_type(self, column: str, kind: pa.DataType) -> DetectedFile:
         """Return the file with a column that is read as another type: as texts, which a key with

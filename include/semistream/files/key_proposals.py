@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat, declared
 from semistream.files import nearest_keys
+from semistream.files.convert import readable
 from semistream.files.detection import DetectedFile
 from semistream.files.near_misses import SEPARATOR, needed_forms
 
@@ -252,11 +253,7 @@ def _with_forms(
         columns.append([sides[0].take(rows), sides[1]])
     if not columns:
         return replace(key, stream_integers=tuple(integers))
-    if not all(pa.types.is_string(c[0].type) for c in columns):
-        columns = [
-            [side if pa.types.is_string(side.type) else side.cast(pa.string()) for side in c]
-            for c in columns
-        ]
+    columns = [[readable(side) for side in c] for c in columns]
     sample, matching = _comparable([c[0] for c in columns], [c[1] for c in columns])
     forms = needed_forms(sample, matching)
     formats = {s: forms[i] for i, s in enumerate(key.on) if i in forms}

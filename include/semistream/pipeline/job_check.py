@@ -26,6 +26,7 @@ from semistream.data_files import ENDINGS
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.column_facts import column_facts
+from semistream.files.convert import readable
 from semistream.files.detection import header_note, kind_of, sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.gathering import as_batch
@@ -575,6 +576,6 @@ def _cores() -> int:
 
 def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:
     """Return the most frequent keys, as texts."""
-    columns = [pc.fill_null(column.cast(pa.string()), "") for column in keys.columns]
+    columns = [pc.fill_null(readable(column), "") for column in keys.columns]
     texts = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, ", ")
     return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(SHOWN))
