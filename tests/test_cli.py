@@ -118,6 +118,16 @@ def test_every_algorithm_joins_files(algorithm, join):
     )
 
 
+def test_keys_finer_than_microseconds_are_refused(run):
+    for name in ("s", "m"):
+        times = pa.array([1_000, 1_001], pa.timestamp("ns"))
+        pq.write_table(pa.table({"at": times, f"{name}v": [1, 2]}), f"{name}.parquet")
+    files = ("--stream", "s.parquet", "--master", "m.parquet", "--on", "at", "--out", "o.parquet")
+    code, _, err = run("join", *files)
+    assert code == 2 and "'on' must join times that are whole microseconds" in err, err
+    assert not Path("o.parquet").exists()
+
+
 def test_composite_keys_of_other_names_and_many_to_many(run):
     r = random.Random(1)
     pq.write_table(
