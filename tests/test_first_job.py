@@ -445,6 +445,19 @@ def test_bytes_are_shown_as_hexadecimal_digits(run, tmp_path, key):
     assert code == 1 and f"for instance '{'c' if key == 'shop' else '63'}'" in out, out
 
 
+def test_tuples_without_a_key_count_as_they_do_in_a_check(run, tmp_path):
+    """Of 400 tuples 100 have no key; an empty text is one, and matches."""
+    keys = ["", '""', "a", "b"] * 100
+    Path("s.csv").write_text("id,k\n" + "".join(f"{i},{key}\n" for i, key in enumerate(keys)))
+    Path("m.csv").write_text('k,name\n"",none\na,A\nb,B\n')
+    code, out, err = run("init", "s.csv", "m.csv", "--out", "v.yaml")
+    assert code == 0 and re.search(r"\b75\.0%", out), out + err
+    text = Path("v.yaml").read_text()
+    assert "75.0% of 400 tuples have a row" in text and "max_unmatched: 0.32" in text
+    code, out, err = run("check", "v.yaml")
+    assert code == 0 and "75.0%" in out and "25.0%" in out, out + err
+
+
 FINE = """
 name: v
 stream: {format: parquet, path: sales.parquet, id: [id]%s}
