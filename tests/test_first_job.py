@@ -458,6 +458,25 @@ def test_tuples_without_a_key_count_as_they_do_in_a_check(run, tmp_path):
     assert code == 0 and "75.0%" in out and "25.0%" in out, out + err
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.dictionary(pa.int8(), pa.string()), pa.large_string(), pa.string_view()], ids=str
+)
+@pytest.mark.parametrize("side", ["stream", "master"])
+def test_texts_of_any_layout_may_be_keys(run, tmp_path, kind, side):
+    """Such as a category of pandas."""
+    texts = pa.array(["b", "a", "b", None, "a"], pa.string())
+    keys = texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts.cast(kind)
+    stream = pa.table({"id": range(5), "k": keys if side == "stream" else texts})
+    master = pa.table({"k": (keys if side == "master" else texts)[:2], "name": ["x", "y"]})
+    pq.write_table(stream, "s.parquet")
+    pq.write_table(master, "m.parquet")
+    code, out, err = run("init", "s.parquet", "m.parquet", "--out", "v.yaml")
+    assert code == 0, err
+    assert load_job("v.yaml").roles[0].on == {"k": "k"} and "80.0%" in out
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+
+
 FINE = """
 name: v
 stream: {format: parquet, path: sales.parquet, id: [id]%s}
@@ -468,6 +487,7 @@ fact_table: fact_v
 
 
 def test_a_time_finer_than_microseconds_is_told_and_its_row_left_out(run, tmp_path):
+    """By a proposal, too."""
     times = pa.array([1_000, 1_001, None], pa.timestamp("ns"))
     said = "'1970-01-01 00:00:00.000001001' is not TIMESTAMP_NTZ"
     pq.write_table(pa.table({"id": [1, 2, 3], "shop": [1, 1, 1], "at": times}), "sales.parquet")
@@ -482,6 +502,10 @@ def test_a_time_finer_than_microseconds_is_told_and_its_row_left_out(run, tmp_pa
     assert code == 0, out + err
     code, out, err = run("provision", "v.yaml")
     assert code == 0 and "rejected 1 (unparsable 1)" in out, out + err
+    code, out, err = run("init", "sales.parquet", "shops.parquet", "--out", "w.yaml")
+    assert code == 0 and f"at: {said}" in out and f"since: {said}" in out, out + err
+    text = Path("w.yaml").read_text()
+    assert "max_unparsable: 0.42" in text and "max_rejected: 0.42" in text
 
 
 @pytest.mark.parametrize(

@@ -175,12 +175,12 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
     plain = open_source(side, path, kind=kind, options=options)
     plain.assign_types()
     if kind != "csv":
-        found = sampled(plain, most_rows, most_bytes)
+        found = sampled(_as_loaded(plain), most_rows, most_bytes)
         formats, notes = _formats(found.rows, {}, False)
         if formats:
             plain = open_source(side, path, kind=kind, formats=formats)
             plain.assign_types()
-            found = sampled(plain, most_rows, most_bytes)
+            found = sampled(_as_loaded(plain), most_rows, most_bytes)
         return DetectedFile(path, kind, options, formats, *found, notes=notes)
     as_text = pa.schema([(name, pa.string()) for name in plain.schema.names])
     raw = read_files(side, plain.paths, kind, plain.reading, as_text, as_text.names)
@@ -204,6 +204,24 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
         texts.filter(keep),
         {n.split(" ")[2]: n for n in source.notes} | notes,
     )
+
+
+def _as_loaded(source: FileSource) -> FileSource:
+    """Return a source with the types that a load gives to dictionaries, long texts and times, so
+    that their values are compared, and rows with times that cannot be loaded are rejected."""
+
+    def kind(of: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(of):
+            return kind(of.value_type)
+        if pa.types.is_large_string(of) or pa.types.is_string_view(of):
+            return pa.string()
+        if pa.types.is_timestamp(of):
+            return pa.timestamp("us", of.tz)
+        return pa.time64("us") if pa.types.is_time(of) else of
+
+    source.read_as(pa.schema([f.with_type(kind(f.type)) for f in source.schema]))
+    source.loaded = True
+    return source
 
 
 class Sample(NamedTuple):
