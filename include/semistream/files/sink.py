@@ -140,6 +140,21 @@ def _plain(value: Any) -> str:
     return value.isoformat() if times else json_text(value)
 
 
+def check_place(side: str, path: Path) -> None:
+    """Raise ConfigError for a path at which no file can be written."""
+    directory = path.absolute().parent
+    if path.is_dir():
+        constraint, remedy = "must be a file, and is a directory", "Name a file in it."
+    elif not directory.is_dir():
+        constraint, remedy = "must be in a directory that exists", "Make the directory first."
+    elif not os.access(directory, os.W_OK):
+        constraint = "must be in a directory that can be written"
+        remedy = "Allow this user to write there, or name another place."
+    else:
+        return
+    raise ConfigError(side, constraint, str(path), remedy)
+
+
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
     """Return the format of an output file, by its name: csv, json or parquet. Raises ConfigError
     for another ending, for a directory that cannot be written, and for a type that the format does
@@ -149,17 +164,7 @@ def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
         raise ConfigError(
             side, "must end in .parquet, .csv, .tsv or .jsonl", str(path), "Name the file so."
         )
-    if (
-        path.is_dir()
-        or not path.absolute().parent.is_dir()
-        or not os.access(path.absolute().parent, os.W_OK)
-    ):
-        raise ConfigError(
-            side,
-            "must be a file in a directory that exists and can be written",
-            str(path),
-            "Make the directory first.",
-        )
+    check_place(side, path)
     nested = [f for f in schema or [] if pa.types.is_nested(f.type) or is_bytes(f.type)]
     if kind == "csv" and nested:
         raise ConfigError(
