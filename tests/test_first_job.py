@@ -787,6 +787,35 @@ def test_match_rates_of_two_streams_are_told(run, tmp_path):
     assert code == 0 and "warning: left: 0.0% of the 100" in out
 
 
+@pytest.mark.parametrize("form", ["booleans", "patterns"])
+def test_punctuations_are_no_tuples_of_a_check(run, tmp_path, form):
+    """They have no id, and no partner."""
+    kind, marks = ("BOOLEAN", ("true", "false"))
+    if form == "patterns":
+        kind, marks = ("STRING", ('"{""order"": {""range"": [1, 9]}}"', ""))
+    bids = [f"{i},{i % 10 + 1},{marks[1]}" for i in range(40)]
+    bids += [f",{i},{marks[0]}" for i in range(60)] + ["x,1,"]
+    for side, lines in (
+        ("left", ["id,order_no", *(f"{i},{i}" for i in range(50))]),
+        ("right", ["line,order,complete", *bids]),
+    ):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "a.csv").write_text("\n".join([*lines, ""]))
+    columns = f"columns: 'line BIGINT, order BIGINT, complete {kind}', punctuation: complete"
+    Path("pair.yaml").write_text(
+        PAIR.replace("id: [line]", f"id: [line], {columns}, max_unparsable: 0.03")
+    )
+    code, out, _ = run("check", "pair.yaml")
+    assert code == 0, out
+    assert "101 rows, 60 of them punctuations" in out
+    assert "have no id" not in out
+    assert "1 of 41 rows cannot be read" in out
+    assert "left: 20.0% of the 50 tuples looked at have a partner among 40" in out
+    assert "right: 100.0% of the 40 tuples looked at have a partner among 50" in out
+    found = json.loads(run("check", "pair.yaml", "--json")[1])
+    assert [of["punctuations"] for of in found["streams"]] == [0, 60]
+
+
 def test_what_is_not_looked_at_is_told(run, tmp_path):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "a.csv").write_text("id,order_no\n1,2\n")
