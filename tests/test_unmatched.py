@@ -297,6 +297,11 @@ def test_bytes_come_back_as_they_were(spark, tmp_path, ending):
         publish(load.job, engine, load.places.snapshots)
     if ending == "jsonl":
         text = out.read_text().replace("17814-", "9814-").replace('"sku": null', '"sku": "new"')
+        line = 1 + next(n for n, row in enumerate(text.splitlines()) if "c3a4" in row)
+        for wrong in ("0f0", "g0"):
+            out.write_text(text.replace('"c3a4"', f'"{wrong}"'))
+            with pytest.raises(ConfigError, match=f"two for each.*line {line}: raw: '{wrong}'"):
+                steps.replay("sales", load.places, out)
         out.write_text(text)
     steps.replay("sales", load.places, out)
     facts = dict(load.query("SELECT id, raw FROM fact_sales"))
