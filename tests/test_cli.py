@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine, event
 
-from console import JOIN, flag, put, same_as_sql, table, write
+from console import JOIN, flag, flags, put, same_as_sql, table, write
 from semistream.errors import ConfigError
 from semistream.files.opening import open_source
 from semistream.files.settings import JoinFiles
@@ -116,6 +116,16 @@ def test_every_algorithm_joins_files(algorithm, join):
     assert same_as_sql(
         "out.parquet", "SELECT s.*, m.v FROM 's.csv' s LEFT JOIN 'm.csv' m USING (k)"
     )
+
+
+def test_keys_finer_than_microseconds_are_refused(run):
+    for name in ("s", "m"):
+        times = pa.array([1_000, 1_001], pa.timestamp("ns"))
+        pq.write_table(pa.table({"at": times, f"{name}v": [1, 2]}), f"{name}.parquet")
+    files = ("--stream", "s.parquet", "--master", "m.parquet", "--on", "at", "--out", "o.parquet")
+    code, _, err = run("join", *files)
+    assert code == 2 and "'on' must join times that are whole microseconds" in err, err
+    assert not Path("o.parquet").exists()
 
 
 def test_composite_keys_of_other_names_and_many_to_many(run):
@@ -359,7 +369,7 @@ def test_a_file_that_is_no_mapping_is_named(run, text, what):
 @pytest.mark.parametrize(
     ("refused", "shown", "remedy"),
     [
-        ("attempt to write a readonly database", "var/warehouse.db", "Allow this user to write"),
+        ("attempt to write a readonly database", "var/warehouse.db", "or set SEMISTREAM_HOME to"),
         ("No space left", "var/warehouse.db", "Make room there"),
     ],
 )
@@ -382,6 +392,42 @@ def test_a_place_that_cannot_be_written_is_named_with_a_remedy(run, refused, sho
     assert refused in err
     assert shown in err
     assert remedy in err
+
+
+@pytest.mark.parametrize("flag", ["out", "unmatched", "stats"])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("closed", "must be in a directory that can be written. Got '%s' instead. Allow this user"),
+        ("away", "must be in a directory that exists. Got '%s' instead. Make the directory first."),
+        ("there", "must be a file, and is a directory. Got '%s' instead. Name a file in it."),
+    ],
+)
+def test_the_remedy_for_an_output_is_that_of_its_place(run, monkeypatch, flag, place, said):
+    """Root may write everywhere, so that the system's answer stands in for a closed directory."""
+    put("id,k\n1,1\n", "k,v\n1,2\n")
+    Path("closed").mkdir()
+    Path("there/o.csv").mkdir(parents=True)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: "closed" not in str(p) and may(p, mode))
+    paths = {"out": "out.csv"} | {flag: f"{place}/o.csv"}
+    files = ("--stream", "s.csv", "--master", "m.csv", "--on", "k", *flags(paths))
+    code, _, err = run("join", *files)
+    assert code == 2 and f"'{flag}' {said % f'{place}/o.csv'}" in err, err
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_another_home_is_a_remedy_only_for_a_place_in_it(run, monkeypatch, inside):
+    put("id,k\n1,1\n", "k,v\n1,2\n")
+    out = Path("var/jobs/s.yaml" if inside else "elsewhere/s.yaml")
+
+    def refused(self, *_):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    code, _, err = run("init", "s.csv", "m.csv", "--out", str(out))
+    assert code == 1 and "Allow this user to write there, or" in err
+    assert ("SEMISTREAM_HOME" in err) == inside and ("name another place" in err) != inside
 
 
 def test_a_mistyped_setting_is_named_and_not_the_one_that_it_leaves_out():

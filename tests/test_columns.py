@@ -21,6 +21,7 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import TEXT
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.streaming.summary import describe
 from semistream.warehouse import connect, create_all
@@ -181,9 +182,36 @@ def test_times_that_no_database_holds_are_unparsable(spark, tmp_path, warehouse_
     with transaction(warehouse_url) as connection:
         kept = connection.scalars(select(unmatched.c.tuple).order_by(unmatched.c.stream_id)).all()
     assert [json.loads(text)["why"] for text in kept] == [
-        "until: 20002-02-24 00:00:00.000000 is not in the years 1 to 9999",
-        "until: 10000-01-01 00:00:00.000000 is not in the years 1 to 9999",
+        "until: 20002-02-24 00:00:00 is not in the years 1 to 9999",
+        "until: 10000-01-01 00:00:00 is not in the years 1 to 9999",
     ]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_times_that_are_finer_than_the_warehouse_s_are_unparsable(
+    spark, tmp_path, warehouse_url, sink, zone
+):
+    kind = pa.timestamp("ns", zone)
+    stream = pa.table({"id": range(3), "k": [1, 1, 2], "at": pa.array([1_000, 1_001, None], kind)})
+    places = Paths(home=tmp_path / "home", warehouse_url=warehouse_url)
+    summary, result = load_and_verify(
+        spark,
+        places.home,
+        warehouse_url,
+        stream,
+        pa.table({"k": [1, 2], "seen": pa.array([1_000_000, 2_000], kind)}),
+        {"k": "k"},
+        ["id"],
+        sink,
+    )
+    assert summary["rejected"] == {"unparsable": 1} and summary["matched"] == 2
+    assert {r.name for r in result.failed} <= {"unparsable"}, result.describe()
+    with transaction(warehouse_url) as connection:
+        (kept,) = connection.scalars(select(unmatched.c.tuple)).all()
+    at = "1970-01-01 00:00:00.000001001" + ("Z" if zone else "")
+    name = "TIMESTAMP" if zone else "TIMESTAMP_NTZ"
+    assert json.loads(kept)["why"] == f"at: '{at}' is not {name}"
+    assert json.loads(json.loads(kept)[TEXT]) == {"id": 1, "k": 1, "at": at}
 
 
 def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, mariadb, sink):

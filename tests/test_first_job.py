@@ -424,6 +424,90 @@ def test_a_key_that_is_no_integer_everywhere_is_proposed_as_text_on_both_sides(r
     assert run("provision", "v.yaml")[0] == 0
 
 
+@pytest.mark.parametrize("key", ["shop", "code"])
+def test_bytes_are_shown_as_hexadecimal_digits(run, tmp_path, key):
+    """Of columns and of keys, in a proposal and in a check."""
+    names = {"shop": ["a", "b", "c"], "code": [b"\xff\x00", b"\xfe", b"c"]}
+    pq.write_table(pa.table({"id": [1, 2, 3], **names}), "sales.parquet")
+    more = {"shop": ["a", "b", "d"], "code": [b"\xff\x00", b"\xfe", b"d"], "name": list("xyz")}
+    pq.write_table(pa.table(more), "shops.parquet")
+    code, _, err = run(
+        "init", "sales.parquet", "shops.parquet", "--on", f"{key}={key}", "--out", "v.yaml"
+    )
+    assert code == 0, err
+    text = Path("v.yaml").read_text()
+    assert text.count("BINARY  ff00, fe, 6") == 2
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+    assert "ff00, fe, 63" in out
+    Path("v.yaml").write_text(text.replace("max_unmatched: 0.42", "max_unmatched: 0.1"))
+    code, out, _ = run("check", "v.yaml")
+    assert code == 1 and f"for instance '{'c' if key == 'shop' else '63'}'" in out, out
+
+
+def test_tuples_without_a_key_count_as_they_do_in_a_check(run, tmp_path):
+    """Of 400 tuples 100 have no key; an empty text is one, and matches."""
+    keys = ["", '""', "a", "b"] * 100
+    Path("s.csv").write_text("id,k\n" + "".join(f"{i},{key}\n" for i, key in enumerate(keys)))
+    Path("m.csv").write_text('k,name\n"",none\na,A\nb,B\n')
+    code, out, err = run("init", "s.csv", "m.csv", "--out", "v.yaml")
+    assert code == 0 and re.search(r"\b75\.0%", out), out + err
+    text = Path("v.yaml").read_text()
+    assert "75.0% of 400 tuples have a row" in text and "max_unmatched: 0.32" in text
+    code, out, err = run("check", "v.yaml")
+    assert code == 0 and "75.0%" in out and "25.0%" in out, out + err
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.dictionary(pa.int8(), pa.string()), pa.large_string(), pa.string_view()], ids=str
+)
+@pytest.mark.parametrize("side", ["stream", "master"])
+def test_texts_of_any_layout_may_be_keys(run, tmp_path, kind, side):
+    """Such as a category of pandas."""
+    texts = pa.array(["b", "a", "b", None, "a"], pa.string())
+    keys = texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts.cast(kind)
+    stream = pa.table({"id": range(5), "k": keys if side == "stream" else texts})
+    master = pa.table({"k": (keys if side == "master" else texts)[:2], "name": ["x", "y"]})
+    pq.write_table(stream, "s.parquet")
+    pq.write_table(master, "m.parquet")
+    code, out, err = run("init", "s.parquet", "m.parquet", "--out", "v.yaml")
+    assert code == 0, err
+    assert load_job("v.yaml").roles[0].on == {"k": "k"} and "80.0%" in out
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+
+
+FINE = """
+name: v
+stream: {format: parquet, path: sales.parquet, id: [id]%s}
+dimensions:
+  shop: {dimension: {path: shops.parquet, max_rejected: %s}, on: shop, columns: [since]}
+fact_table: fact_v
+"""
+
+
+def test_a_time_finer_than_microseconds_is_told_and_its_row_left_out(run, tmp_path):
+    """By a proposal, too."""
+    times = pa.array([1_000, 1_001, None], pa.timestamp("ns"))
+    said = "'1970-01-01 00:00:00.000001001' is not TIMESTAMP_NTZ"
+    pq.write_table(pa.table({"id": [1, 2, 3], "shop": [1, 1, 1], "at": times}), "sales.parquet")
+    pq.write_table(pa.table({"shop": [1, 2, 3], "since": times}), "shops.parquet")
+    Path("v.yaml").write_text(FINE % ("", 0.01))
+    code, out, _ = run("check", "v.yaml")
+    assert code == 1 and f"at: {said}" in out and f"since: {said}" in out
+    code, _, err = run("provision", "v.yaml")
+    assert code == 1 and f"since: {said}" in err
+    Path("v.yaml").write_text(FINE % (", max_unparsable: 0.5", 0.5))
+    code, out, err = run("check", "v.yaml")
+    assert code == 0, out + err
+    code, out, err = run("provision", "v.yaml")
+    assert code == 0 and "rejected 1 (unparsable 1)" in out, out + err
+    code, out, err = run("init", "sales.parquet", "shops.parquet", "--out", "w.yaml")
+    assert code == 0 and f"at: {said}" in out and f"since: {said}" in out, out + err
+    text = Path("w.yaml").read_text()
+    assert "max_unparsable: 0.42" in text and "max_rejected: 0.42" in text
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -701,6 +785,35 @@ def test_match_rates_of_two_streams_are_told(run, tmp_path):
     (tmp_path / "right" / "a.csv").write_text("line,order\n1,77\n")
     code, out, _ = run("check", "pair.yaml")
     assert code == 0 and "warning: left: 0.0% of the 100" in out
+
+
+@pytest.mark.parametrize("form", ["booleans", "patterns"])
+def test_punctuations_are_no_tuples_of_a_check(run, tmp_path, form):
+    """They have no id, and no partner."""
+    kind, marks = ("BOOLEAN", ("true", "false"))
+    if form == "patterns":
+        kind, marks = ("STRING", ('"{""order"": {""range"": [1, 9]}}"', ""))
+    bids = [f"{i},{i % 10 + 1},{marks[1]}" for i in range(40)]
+    bids += [f",{i},{marks[0]}" for i in range(60)] + ["x,1,"]
+    for side, lines in (
+        ("left", ["id,order_no", *(f"{i},{i}" for i in range(50))]),
+        ("right", ["line,order,complete", *bids]),
+    ):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "a.csv").write_text("\n".join([*lines, ""]))
+    columns = f"columns: 'line BIGINT, order BIGINT, complete {kind}', punctuation: complete"
+    Path("pair.yaml").write_text(
+        PAIR.replace("id: [line]", f"id: [line], {columns}, max_unparsable: 0.03")
+    )
+    code, out, _ = run("check", "pair.yaml")
+    assert code == 0, out
+    assert "101 rows, 60 of them punctuations" in out
+    assert "have no id" not in out
+    assert "1 of 41 rows cannot be read" in out
+    assert "left: 20.0% of the 50 tuples looked at have a partner among 40" in out
+    assert "right: 100.0% of the 40 tuples looked at have a partner among 50" in out
+    found = json.loads(run("check", "pair.yaml", "--json")[1])
+    assert [of["punctuations"] for of in found["streams"]] == [0, 60]
 
 
 def test_what_is_not_looked_at_is_told(run, tmp_path):

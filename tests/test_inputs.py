@@ -20,9 +20,11 @@ from semistream.files.convert import cast_cells
 from semistream.files.inference import SampledCells
 from semistream.files.opening import SOURCES, open_source
 from semistream.files.settings import JoinFiles
+from semistream.files.sink import OutputFile
 from semistream.files.source import Reading
 from semistream.job import Job
 
+BERLIN = "Europe/Berlin"
 NASTY = (
     'id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
     '5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n'
@@ -89,6 +91,90 @@ def test_no_type_alters_a_value(cells, kind):
     assert len(wrong) == 0
     if kind == pa.int64():
         assert cast.to_pylist() == [int(float(c)) if "e" in c else int(c) for c in cells]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([-0.0, float("nan"), float("-inf"), 5e-324, 1.7976931348623157e308, 0.1]),
+        pa.array([-0.0, 0.1], pa.float32()),
+        pa.array([2**63 - 1, -(2**63)]),
+        pa.array([2**64 - 1, 0], pa.uint64()),
+        pa.array([Decimal("0E-10"), Decimal("-" + "9" * 28 + ".0123456789")]),
+        pa.array([-719_162, 2_932_896], pa.int32()).cast(pa.date32()),  # of the years 1 and 9999
+        pa.array([-62_135_596_800_000_000, -1, 253_402_300_799_999_999], pa.timestamp("us")),
+        pa.array([1000, 1001], pa.timestamp("ns")),
+        pa.array(
+            [-3719792000000001, 1698541200000000, 1698537600000000], pa.timestamp("us", BERLIN)
+        ),
+        pa.array([1, 86_399], pa.time32("s")),
+        pa.array([1, 86_399_999_999_999], pa.time64("ns")),
+        pa.array([1, 86_399_999_999], pa.time64("us")),
+    ],
+    ids=lambda of: str(of.type) if isinstance(of, pa.Array) else None,
+)
+def test_what_is_written_as_text_is_read_as_it_was(tmp_path, ending, column):
+    rows = pa.record_batch([pa.array(range(len(column))), column], names=["id", "of"])
+    path = tmp_path / f"a.{ending}"
+    with OutputFile("out", path, rows.schema) as file:
+        file.write(rows)
+        file.finish()
+        file.publish()
+    source = open_source("stream", path)
+    source.read_as(rows.schema, rows.schema.names)
+    (chunk,) = source.chunks()
+    again = chunk.rows.column("of")
+    assert not chunk.rejected and again.type == column.type
+    # with the sign of 0 and every bit of a time, which Python's values lack
+    assert (
+        again.buffers()[1].to_pybytes()[: column.nbytes]
+        == column.buffers()[1].to_pybytes()[: column.nbytes]
+    )
+
+
+def test_times_that_python_lacks_are_written(tmp_path):
+    days = pa.array([-800_000, 3_000_000], pa.int32()).cast(pa.date32())
+    times = pa.array([-(10**17), 4 * 10**17], pa.timestamp("us", "UTC"))
+    rows = pa.record_batch([days, times], names=["day", "at"])
+    with OutputFile("out", tmp_path / "a.jsonl", rows.schema) as file:
+        file.write(rows)
+        file.finish()
+        file.publish()
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [list(json.loads(line).values()) for line in lines] == [
+        ["-0221-09-04", "-1199-02-15T14:13:20Z"],
+        ["10183-09-21", "14645-06-30T15:06:40Z"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary(2),
+        pa.binary_view(),
+        pa.dictionary(pa.int8(), pa.binary()),
+    ],
+    ids=str,
+)
+def test_bytes_are_hexadecimal_digits_in_json_and_refused_in_csv(tmp_path, kind):
+    cells = pa.array([b"\x00\xff", None, b"ab"], pa.binary())
+    column = (
+        cells.dictionary_encode()
+        if pa.types.is_dictionary(kind)
+        else pa.array(cells.to_pylist(), kind)
+    )
+    schema = pa.schema([("of", column.type)])
+    with OutputFile("out", tmp_path / "a.jsonl", schema) as file:
+        file.write(pa.record_batch([column], schema))
+        file.finish()
+        file.publish()
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line)["of"] for line in lines] == ["00ff", None, "6162"]
+    with pytest.raises(ConfigError, match="can hold every column"):
+        OutputFile("out", tmp_path / "a.csv", schema)
 
 
 def test_a_later_number_that_a_double_would_alter_makes_its_row_unparsable(tmp_path, monkeypatch):

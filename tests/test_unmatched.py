@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sink_loads
-from csv_loads import CsvLoad, sale
+from csv_loads import PRODUCTS, CsvLoad, sale
+from provisioned import provision, publish
 from semistream import cli
 from semistream.durable import write_checked
 from semistream.errors import ConfigError
@@ -33,7 +34,7 @@ from semistream.paths import Paths
 from semistream.pipeline import steps, unmatched_file
 from semistream.pipeline.unmatched import Key, list_unmatched
 from semistream.pipeline.unmatched_file import export_unmatched
-from semistream.warehouse import schema
+from semistream.warehouse import open_warehouse, schema
 from semistream.warehouse import unmatched_groups as groups
 from semistream.warehouse.load_ids import load_id
 from sink_loads import BATCHES, ON_SQLITE, PER_BATCH, STREAM, orders
@@ -269,6 +270,49 @@ def test_keys_of_any_names_and_types(warehouse, columns):
     assert Counter({of.key: of.tuples for of in found}) == wanted
     assert [of.tuples for of in found] == sorted(wanted.values(), reverse=True)
     assert set(examples) == set(wanted)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_bytes_come_back_as_they_were(spark, tmp_path, ending):
+    """Of tuples that nobody mended, and of one that could not be parsed, for its time."""
+    columns = "id BIGINT, sku STRING, raw BINARY, at TIMESTAMP_NTZ"
+    load = CsvLoad(tmp_path, format="parquet", columns=columns, options={})
+    raw = [b"", b"\x00\xff", None, b"00ff", "\u00e4".encode()]
+    late = 250_000_000_000_000_000  # in the year 9892; twice that is after 9999
+    rows = pa.table(
+        {
+            "id": pa.array(range(len(raw)), pa.int64()),
+            "sku": ["new", "new", "new", None, "new"],
+            "raw": pa.array(raw, pa.binary()),
+            "at": pa.array([late, 2 * late, late, late, late], pa.timestamp("us")),
+        }
+    )
+    pq.write_table(rows, load.stream_directory / "a.parquet")
+    load.run(spark)
+    kept = load.rows("unmatched", "load_id", "load_row", "reason", "tuple")
+    out = tmp_path / f"unmatched.{ending}"
+    assert export_unmatched("sales", load.places, out) == len(raw)
+    said = steps.replay("sales", load.places, out)
+    assert "another reason" not in said
+    assert "4 have no match still" in said and "1 cannot be parsed still" in said
+    assert load.rows("unmatched", "load_id", "load_row", "reason", "tuple") == kept
+    (tmp_path / "products.csv").write_text(PRODUCTS + "new,a\n")
+    with open_warehouse(load.places.warehouse_url) as engine:
+        provision(load.job, engine)
+        publish(load.job, engine, load.places.snapshots)
+    if ending == "jsonl":
+        text = out.read_text().replace("17814-", "9814-").replace('"sku": null', '"sku": "new"')
+        line = 1 + next(n for n, row in enumerate(text.splitlines()) if "c3a4" in row)
+        for wrong in ("0f0", "g0"):
+            out.write_text(text.replace('"c3a4"', f'"{wrong}"'))
+            with pytest.raises(ConfigError, match=f"two for each.*line {line}: raw: '{wrong}'"):
+                steps.replay("sales", load.places, out)
+        out.write_text(text)
+    steps.replay("sales", load.places, out)
+    facts = dict(load.query("SELECT id, raw FROM fact_sales"))
+    wanted = dict(enumerate(raw)) if ending == "jsonl" else {0: raw[0], 2: raw[2], 4: raw[4]}
+    assert facts == wanted
+    assert "checks hold" in load.verify()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])

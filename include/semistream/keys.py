@@ -150,14 +150,23 @@ def is_exact(kind: pa.DataType) -> bool:
 
 
 def canonical(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert the column to its canonical type. Integers wrap to int64."""
+    """Convert the column to its canonical type. Integers wrap to int64. Raises ConfigError for a
+    time that is finer than a microsecond."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.type == kind:
         return column
-    return pc.cast(column, kind, safe=not pa.types.is_uint64(column.type))
+    try:
+        return pc.cast(column, kind, safe=not pa.types.is_uint64(column.type))
+    except pa.ArrowInvalid as e:
+        raise ConfigError(
+            "on",
+            "must join times that are whole microseconds",
+            str(e),
+            "Cast the column in the source, to microseconds or to a text.",
+        ) from None
 
 
 def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray:

@@ -87,15 +87,16 @@ def _run(command: Command, arguments: Namespace) -> int:
         elif isinstance(e, SemistreamError):
             code, said = 1, f"Failed: {e}"
         elif isinstance(e, OSError):
-            code, said = 1, f"Failed: {e}.{_remedy(str(e))}"
+            code, said = 1, f"Failed: {e}.{_remedy(str(e), e.filename, arguments)}"
         else:
             from sqlalchemy import make_url  # takes a while to import
             from sqlalchemy.exc import DBAPIError
 
             if not isinstance(e, DBAPIError):
                 raise
-            where = make_url(arguments.places.warehouse_url).render_as_string()
-            code, said = 1, f"Failed: {e.orig} (warehouse: {where}).{_remedy(str(e.orig))}"
+            url = make_url(arguments.places.warehouse_url)
+            remedy = _remedy(str(e.orig), url.database, arguments)
+            code, said = 1, f"Failed: {e.orig} (warehouse: {url.render_as_string()}).{remedy}"
     from rich.console import Console
 
     Console(stderr=True, highlight=False, soft_wrap=True).print(said, style="red", markup=False)
@@ -107,11 +108,16 @@ REMEDIES = (
     (("No space left", "Disk quota", "is full"), " Make room there, and run the command again."),
     (
         ("Read-only", "readonly", "Permission denied", "unable to open database"),
-        " Allow this user to write there, or set SEMISTREAM_HOME to another directory.",
+        " Allow this user to write there, or {other}.",
     ),
 )
 
 
-def _remedy(said: str) -> str:
-    """Return what helps where a place cannot be written; "" for other errors."""
-    return next((remedy for words, remedy in REMEDIES if any(w in said for w in words)), "")
+def _remedy(said: str, place: str | bytes | int | None, arguments: Namespace) -> str:
+    """Return what helps where a place cannot be written; "" for other errors. place: its path, if
+    it is known. Only a place in SEMISTREAM_HOME moves with it."""
+    places, path = getattr(arguments, "places", None), os.path.realpath(str(place))
+    inside = places is not None and path.startswith(os.path.join(os.path.realpath(places.home), ""))
+    other = "set SEMISTREAM_HOME to another directory" if inside else "name another place"
+    found = next((remedy for words, remedy in REMEDIES if any(w in said for w in words)), "")
+    return found.format(other=other)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.ddl import type_name
+from semistream.files.convert import readable
 from semistream.files.source import Rejected
 
 EXAMPLES, WIDTH = 3, 28  # examples of a column, and the most characters of each
@@ -48,9 +49,9 @@ def column_facts(rows: pa.Table, rejected: Iterable[Rejected] = ()) -> tuple[Col
 
 def _first(column: pa.ChunkedArray) -> list[object]:
     values = column.slice(0, FIRST).combine_chunks().drop_null()
-    if pa.types.is_nested(values.type) or pa.types.is_dictionary(values.type):
+    if pa.types.is_nested(values.type):
         return list(values[:EXAMPLES].to_pylist())
-    return list(pc.unique(values)[:EXAMPLES].cast(pa.string()).to_pylist()) if len(values) else []
+    return list(readable(pc.unique(values)[:EXAMPLES]).to_pylist()) if len(values) else []
 
 
 def _shown(value: object) -> str:

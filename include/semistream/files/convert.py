@@ -231,12 +231,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(column.type) and not pa.types.is_binary(kind):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type) and pa.types.is_time(kind):
-        return (
-            pc.binary_join_element_wise("1970-01-01", column, " ")
-            .cast(pa.timestamp("us"))
-            .cast(pa.int64())
-            .cast(kind)
-        )
+        day = pc.binary_join_element_wise("1970-01-01", column, " ")
+        return day.cast(pa.timestamp(kind.unit)).cast(kind)
     return column.cast(kind)
 
 
@@ -244,9 +240,50 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_binary(kind)
 
 
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether a column has bytes, in any of Arrow's layouts."""
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    if pa.types.is_dictionary(kind):
+        return is_bytes(kind.value_type)
+    return any(test(kind) for test in (*kinds, pa.types.is_binary_view))
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Return whether a column has dates, times of day or timestamps."""
+    return any(test(kind) for test in (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp))
+
+
 def text_of(value: pa.Scalar) -> Any:
-    value = value.as_py()
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    """Return a cell for a reason: a date or time as text, as Python has neither nanoseconds nor
+    years after 9999; bytes as the text that they are, with escapes where they are no UTF-8; others
+    as Python's values."""
+    if is_time(value.type):
+        return time_text(value)
+    found = value.as_py()
+    return found.decode(errors="backslashreplace") if isinstance(found, bytes) else found
+
+
+def json_text(value: Any) -> str:
+    """Return a value that JSON does not have as text, bytes in hexadecimal digits."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def readable(column: pa.Array) -> pa.Array:
+    """Return a column as texts for people, bytes in hexadecimal digits."""
+    if is_bytes(column.type):
+        return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
+    return column.cast(pa.string())
+
+
+def time_text(value: pa.Scalar) -> str | None:
+    """Return a date or time as text, with all of its digits; one with a zone in UTC."""
+    kind = value.type
+    if pa.types.is_timestamp(kind) and kind.tz:
+        value = value.cast(pa.timestamp(kind.unit, "UTC"))
+    text: str | None = pc.replace_substring_regex(
+        value.cast(pa.string()), r"\.0+(Z?)$", r"\1"
+    ).as_py()
+    return text
 
 
 def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]) -> list[pa.Array]:

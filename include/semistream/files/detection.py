@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from semistream.column_format import ColumnFormat
 from semistream.ddl import type_name
 from semistream.errors import ConfigError
-from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows
+from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows, readable
 from semistream.files.formats import prepared
 from semistream.files.opening import FORMATS, open_source, read_files
 from semistream.files.source import FileSource, Rejected
@@ -108,15 +108,14 @@ class DetectedFile:
         """Return a column's values as texts: in CSV as the file has them, otherwise in the usual
         notation."""
         of = self.texts if self.texts is not None else self.rows
-        values = of.column(column).combine_chunks()
-        return values if pa.types.is_string(values.type) else values.cast(pa.string())
+        return readable(of.column(column).combine_chunks())
 
     def key(self, column: str) -> pa.Array:
         """Return a column as texts that can be compared with another file's. Numbers and texts are
         as the file has them; dates and times are in the usual notation."""
         values = self.rows.column(column).combine_chunks()
         plain = pa.types.is_string(values.type) or pa.types.is_integer(values.type)
-        return self.written(column) if plain else values.cast(pa.string())
+        return self.written(column) if plain else readable(values)
 
     def with_type(self, column: str, kind: pa.DataType) -> DetectedFile:
         """Return the file with a column that is read as another type: as texts, which a key with
@@ -176,12 +175,12 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
     plain = open_source(side, path, kind=kind, options=options)
     plain.assign_types()
     if kind != "csv":
-        found = sampled(plain, most_rows, most_bytes)
+        found = sampled(_as_loaded(plain), most_rows, most_bytes)
         formats, notes = _formats(found.rows, {}, False)
         if formats:
             plain = open_source(side, path, kind=kind, formats=formats)
             plain.assign_types()
-            found = sampled(plain, most_rows, most_bytes)
+            found = sampled(_as_loaded(plain), most_rows, most_bytes)
         return DetectedFile(path, kind, options, formats, *found, notes=notes)
     as_text = pa.schema([(name, pa.string()) for name in plain.schema.names])
     raw = read_files(side, plain.paths, kind, plain.reading, as_text, as_text.names)
@@ -205,6 +204,24 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
         texts.filter(keep),
         {n.split(" ")[2]: n for n in source.notes} | notes,
     )
+
+
+def _as_loaded(source: FileSource) -> FileSource:
+    """Return a source with the types that a load gives to dictionaries, long texts and times, so
+    that their values are compared, and rows with times that cannot be loaded are rejected."""
+
+    def kind(of: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(of):
+            return kind(of.value_type)
+        if pa.types.is_large_string(of) or pa.types.is_string_view(of):
+            return pa.string()
+        if pa.types.is_timestamp(of):
+            return pa.timestamp("us", of.tz)
+        return pa.time64("us") if pa.types.is_time(of) else of
+
+    source.read_as(pa.schema([f.with_type(kind(f.type)) for f in source.schema]))
+    source.loaded = True
+    return source
 
 
 class Sample(NamedTuple):

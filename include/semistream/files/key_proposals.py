@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat, declared
 from semistream.files import nearest_keys
+from semistream.files.convert import readable
 from semistream.files.detection import DetectedFile
 from semistream.files.near_misses import SEPARATOR, needed_forms
 
@@ -48,8 +49,8 @@ class Pair(NamedTuple):
 class KeyProposal:
     """A proposed join key.
 
-    on: pairs of columns; rate: among the looked-up tuples that have a key, the share that has a
-    master row, in any notation; tuples: the number of looked-up tuples; distinct: number of
+    on: pairs of columns; rate: share of the looked-up tuples that have a master row, in any
+    notation; tuples: the number of looked-up tuples; distinct: number of
     distinct keys divided by the number of the master's rows; business_key: columns that identify a
     master row, if the key does not; formats: the formats, by stream column, including the normal
     forms that the keys need; stream_texts, master_texts: columns to be read as texts;
@@ -235,6 +236,7 @@ def _with_forms(
 ) -> KeyProposal:
     """Return the key with the types and normal forms that its columns need to match exactly, and
     with the share that then matches."""
+    key = replace(key, rate=_matched(key.on, stream, master, rows))
     ours, their_texts, integers, columns = [], [], [], []
     for s, m in key.on.items():
         kinds = stream.rows.schema.field(s).type, master.rows.schema.field(m).type
@@ -252,11 +254,7 @@ def _with_forms(
         columns.append([sides[0].take(rows), sides[1]])
     if not columns:
         return replace(key, stream_integers=tuple(integers))
-    if not all(pa.types.is_string(c[0].type) for c in columns):
-        columns = [
-            [side if pa.types.is_string(side.type) else side.cast(pa.string()) for side in c]
-            for c in columns
-        ]
+    columns = [[readable(side) for side in c] for c in columns]
     sample, matching = _comparable([c[0] for c in columns], [c[1] for c in columns])
     forms = needed_forms(sample, matching)
     formats = {s: forms[i] for i, s in enumerate(key.on) if i in forms}
@@ -271,6 +269,17 @@ def _with_forms(
             "stream_integers": tuple(integers),
         }
     )
+
+
+def _matched(
+    on: Mapping[str, str], stream: DetectedFile, master: DetectedFile, rows: pa.Array
+) -> float:
+    """Return the share of the stream's tuples at these rows that have a master row, in any
+    notation. A tuple without a key has none; an empty text is a key."""
+    ours = _joined([nearest_keys.plain(stream.key(s).take(rows)) for s in on])
+    theirs = _joined([nearest_keys.plain(master.key(m)) for m in on.values()]).drop_null()
+    found = np.asarray(pc.is_in(ours, pc.unique(theirs)))
+    return float(found.mean()) if len(found) else 0.0
 
 
 def _stored_as_integers(of: DetectedFile, kind: pa.DataType) -> bool:

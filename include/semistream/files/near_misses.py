@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
+from semistream.files.convert import readable
 from semistream.files.formats import prepared
 from semistream.master.snapshot import SnapshotRelation
 from semistream.reasons import Reason
@@ -361,7 +362,7 @@ def _skeletons(
     """Return a text for each key. Keys that are equal in all forms have the same text; other keys
     seldom do. Comparing these texts takes a tenth of the time of converting keys to the forms."""
     texts = [
-        _skeleton(written(i, column)) if i in forms else column.cast(pa.string())
+        _skeleton(written(i, column)) if i in forms else readable(column)
         for i, column in enumerate(columns)
     ]
     return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, SEPARATOR)

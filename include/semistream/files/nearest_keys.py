@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.files.convert import readable
 from semistream.files.near_misses import SEPARATOR, some_keys
 from semistream.master.snapshot import SnapshotRelation
 
@@ -107,7 +108,7 @@ def distances(text: np.ndarray, others: np.ndarray, lengths: np.ndarray) -> np.n
 
 
 def _texts(columns: Sequence[pa.Array]) -> _Texts:
-    written = [plain(c) if pa.types.is_string(c.type) else _readable(c) for c in columns]
+    written = [plain(c) if pa.types.is_string(c.type) else readable(c) for c in columns]
     texts = written[0] if len(written) == 1 else pc.binary_join_element_wise(*written, SEPARATOR)
     texts = pc.fill_null(texts, "")
     ends = np.cumsum(np.asarray(pc.binary_length(texts)), dtype=np.int64)
@@ -127,12 +128,6 @@ def plain(texts: pa.Array) -> pa.Array:
     texts = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
     return pc.replace_substring_regex(texts, r"^0+([0-9])", r"\1")
-
-
-def _readable(column: pa.Array) -> pa.Array:
-    if pa.types.is_binary(column.type):
-        return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
-    return column.cast(pa.string())
 
 
 def _points(texts: Sequence[str]) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.errors import ConfigError
-from semistream.files.sink import OutputFile, check_output
+from semistream.files.sink import OutputFile, check_output, check_place
 from semistream.files.source import Rejected
 from semistream.joins.output import UNPARSABLE
 
@@ -172,10 +172,8 @@ def check_paths(
     for name in outputs:
         if (path := getattr(settings, name)) is not None:
             check_output(name, path)
-    if stats is not None and not stats.absolute().parent.is_dir():
-        raise ConfigError(
-            "stats", "must be in a directory that exists", str(stats), "Make the directory first."
-        )
+    if stats is not None:
+        check_place("stats", stats)
     read = {p.resolve() for n in inputs if (p := getattr(settings, n)) is not None}
     read |= {p.resolve() for p in dimensions}
     written = [p.resolve() for n in (*outputs, "stats") if (p := getattr(settings, n)) is not None]

@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 from contextlib import suppress
-from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from semistream.durable import WritingThread, naming
 from semistream.errors import ConfigError
+from semistream.files.convert import is_bytes, is_time, json_text
 from semistream.files.opening import FORMATS
 from semistream.files.shared_dictionaries import SharedDictionaryWriter
 from semistream.gathering import Gathered
@@ -57,6 +57,8 @@ class OutputFile:
             self._encoding.begin(self._encode, self._held.take())
 
     def _encode(self, rows: pa.Table) -> None:
+        if self._kind != "parquet":
+            rows = _in_utc(rows)
         with naming(self.path):
             if self._writer is None:  # the first rows; an interrupt reaches no thread
                 self._file = pa.OSFile(str(self._partial), "wb")
@@ -70,7 +72,7 @@ class OutputFile:
             return pq.ParquetWriter(self._file, self.schema, **encoding(first))
         if self._kind == "csv":
             options = arrow_csv.WriteOptions(delimiter="\t" if self.path.suffix == ".tsv" else ",")
-            return arrow_csv.CSVWriter(self._file, self.schema, write_options=options)
+            return arrow_csv.CSVWriter(self._file, first.schema, write_options=options)
         return _JsonWriter(self._file)
 
     def finish(self) -> None:
@@ -105,12 +107,9 @@ class _JsonWriter:
         self._file = file
 
     def write_table(self, table: pa.Table) -> None:
-        for i, field in enumerate(table.schema):  # Python's times have no nanoseconds
-            if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-                texts = pc.replace_substring(
-                    table.column(i).cast(pa.string()), " ", "T", max_replacements=1
-                )
-                table = table.set_column(i, field.name, texts)
+        for i, field in enumerate(table.schema):
+            if is_time(field.type):
+                table = table.set_column(i, field.name, _time_texts(table.column(i)))
         for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
             lines = (
                 json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
@@ -122,14 +121,41 @@ class _JsonWriter:
         """Do nothing, because all rows have already been written."""
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
-        return value.isoformat()
-    return (
-        str(value)
-        if isinstance(value, (Decimal, datetime.timedelta))
-        else value.decode(errors="replace")
-    )
+def _in_utc(table: pa.Table) -> pa.Table:
+    """Return a table whose times with a zone are in UTC, as the offsets of former centuries have
+    seconds, which the text of a time lacks."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz:
+            times = table.column(i).cast(pa.timestamp(field.type.unit, "UTC"))
+            table = table.set_column(i, field.name, times)
+    return table
+
+
+def _time_texts(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return dates or times in the form of ISO 8601. Python's have neither nanoseconds nor years
+    after 9999."""
+    texts = pc.replace_substring(times.cast(pa.string()), " ", "T", max_replacements=1)
+    return pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
+
+
+def _plain(value: Any) -> str:
+    times = isinstance(value, (datetime.date, datetime.time))
+    return value.isoformat() if times else json_text(value)
+
+
+def check_place(side: str, path: Path) -> None:
+    """Raise ConfigError for a path at which no file can be written."""
+    directory = path.absolute().parent
+    if path.is_dir():
+        constraint, remedy = "must be a file, and is a directory", "Name a file in it."
+    elif not directory.is_dir():
+        constraint, remedy = "must be in a directory that exists", "Make the directory first."
+    elif not os.access(directory, os.W_OK):
+        constraint = "must be in a directory that can be written"
+        remedy = "Allow this user to write there, or name another place."
+    else:
+        return
+    raise ConfigError(side, constraint, str(path), remedy)
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
@@ -141,18 +167,8 @@ def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
         raise ConfigError(
             side, "must end in .parquet, .csv, .tsv or .jsonl", str(path), "Name the file so."
         )
-    if (
-        path.is_dir()
-        or not path.absolute().parent.is_dir()
-        or not os.access(path.absolute().parent, os.W_OK)
-    ):
-        raise ConfigError(
-            side,
-            "must be a file in a directory that exists and can be written",
-            str(path),
-            "Make the directory first.",
-        )
-    nested = [f for f in schema or [] if pa.types.is_nested(f.type) or pa.types.is_binary(f.type)]
+    check_place(side, path)
+    nested = [f for f in schema or [] if pa.types.is_nested(f.type) or is_bytes(f.type)]
     if kind == "csv" and nested:
         raise ConfigError(
             side,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,15 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, check_name
-from semistream.files.convert import cast_cells, cast_rows, prepared_cells, without
+from semistream.files.convert import (
+    cast_cells,
+    cast_rows,
+    is_time,
+    json_text,
+    prepared_cells,
+    time_text,
+    without,
+)
 
 SAMPLE = 16 << 20  # bytes from which types are inferred, of all files together
 SAMPLED_FILES = 1000  # most files from which types are inferred
@@ -272,18 +280,12 @@ def check_columns(
 
 
 def row_text(rows: pa.RecordBatch, i: int) -> str:
-    """Return a row as JSON."""
+    """Return a row as JSON, with bytes in hexadecimal digits."""
     cells = {
-        name: _cell(column[i]) for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        name: time_text(column[i]) if is_time(column.type) else column[i].as_py()
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
     }
-    return json.dumps(cells, default=str, ensure_ascii=False)
-
-
-def _cell(cell: pa.Scalar) -> Any:
-    try:
-        return cell.as_py()
-    except (ValueError, OverflowError):  # a time that Python does not have
-        return str(cell.cast(pa.string()))
+    return json.dumps(cells, default=json_text, ensure_ascii=False)
 
 
 def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
@@ -304,5 +306,5 @@ def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
         ]
         beyond = pc.or_(pc.less(column, limits[0]), pc.greater(column, limits[1]))
         for i in pc.indices_nonzero(pc.fill_null(beyond, False)).to_pylist():
-            out.setdefault(i, f"{name}: {_cell(column[i])} is not in the years 1 to 9999")
+            out.setdefault(i, f"{name}: {time_text(column[i])} is not in the years 1 to 9999")
     return out

@@ -30,7 +30,8 @@ class Finding:
 class StreamFacts:
     """Facts about a stream's files. rows: the number of rows that were read; about: the estimated
     total number; unparsable: how many of the read rows cannot be parsed; duplicates: how many of
-    the read tuples have the id of an earlier one."""
+    the read tuples have the id of an earlier one; punctuations: how many of the read rows are no
+    tuples, but punctuations."""
 
     name: str
     format: str
@@ -42,6 +43,7 @@ class StreamFacts:
     unparsable: int = 0
     duplicates: int = 0
     columns: tuple[ColumnFacts, ...] = ()
+    punctuations: int = 0
 
 
 @dataclass(frozen=True)

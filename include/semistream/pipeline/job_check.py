@@ -26,6 +26,7 @@ from semistream.data_files import ENDINGS
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.column_facts import column_facts
+from semistream.files.convert import readable
 from semistream.files.detection import header_note, kind_of, sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.gathering import as_batch
@@ -56,6 +57,7 @@ from semistream.streaming.kept_settings import check_same_job, check_same_types
 from semistream.streaming.replaying import has_header
 from semistream.streaming.settings import StreamStreamSettings, checked_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
+from semistream.streaming.sources.file_streams import is_tuple
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import stream_sample
@@ -296,7 +298,10 @@ class _Check:
             sample = sampled(source, self.settings.rows, SAMPLE_BYTES)
         except ConfigError as e:
             raise ConfigError("stream.path", e.constraint, e.value, e.remedy) from None
-        rows = sample.rows.combine_chunks()
+        rows, mark = sample.rows.combine_chunks(), spec.mark
+        if mark is not None and mark in rows.schema.names:
+            rows = rows.filter(is_tuple(rows.column(mark))).combine_chunks()
+        read = rows.num_rows + len(sample.rejected)
         self.samples.append(as_batch(rows))
         if has_header(spec.format, spec.all_options()):
             self._header(name, rows.schema)
@@ -313,15 +318,16 @@ class _Check:
                 len(sample.rejected),
                 duplicates,
                 column_facts(rows, sample.rejected),
+                sample.read - read,
             )
         )
         if not sample.read:
             self.found.add("warning", name, "its files have no row")
         if lost := sample.rejected:
             self.found.judge(
-                len(lost) > spec.max_unparsable * sample.read,
+                len(lost) > spec.max_unparsable * read,
                 name,
-                f"{len(lost):,} of {sample.read:,} rows cannot be read, the first: "
+                f"{len(lost):,} of {read:,} rows cannot be read, the first: "
                 f"{lost[0].place}: {lost[0].detail}",
                 f"the proof fails above max_unparsable, {spec.max_unparsable:g}",
             )
@@ -577,6 +583,6 @@ def _cores() -> int:
 
 def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:
     """Return the most frequent keys, as texts."""
-    columns = [pc.fill_null(column.cast(pa.string()), "") for column in keys.columns]
+    columns = [pc.fill_null(readable(column), "") for column in keys.columns]
     texts = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, ", ")
     return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(SHOWN))

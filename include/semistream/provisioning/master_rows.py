@@ -16,6 +16,7 @@ from sqlalchemy import BigInteger, Engine, Table, func, select
 from semistream.column_format import ColumnFormat
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
+from semistream.files.convert import json_text
 from semistream.job import Dimension
 from semistream.keys import JoinKeys, canonical_type
 from semistream.warehouse.bulk import fetch_texts
@@ -245,4 +246,4 @@ def replaced_rows(
 
 
 def json_of(rows: pa.RecordBatch, i: int) -> str:
-    return json.dumps(python_rows(rows.slice(i, 1))[0], default=str)
+    return json.dumps(python_rows(rows.slice(i, 1))[0], default=json_text)

@@ -36,7 +36,9 @@ from sqlalchemy import (
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
+from semistream.files.convert import is_bytes
 from semistream.files.opening import open_source
+from semistream.files.parquet_source import ParquetSource
 from semistream.job import StreamSpec
 from semistream.reasons import Reason
 from semistream.streaming.resolving import Staging, typed_tuples
@@ -62,6 +64,7 @@ from semistream.warehouse.types import python_rows, sql_type, stored_schema
 
 TEXT_COLUMN = "text"  # column of a file: the text of a tuple that could not be parsed
 UNTOLD = 5  # rows of a file that an error names
+HEXADECIMAL = "^([0-9A-Fa-f]{2})*$"
 JOINED = (Reason.NO_MATCH, Reason.NULL_KEY)
 
 
@@ -388,7 +391,8 @@ def _read(
         )
     source = open_source("replay", file, formats=normal)
     has_text = text in there
-    source.read_as(kinds, kinds.names)
+    written = kinds if isinstance(source, ParquetSource) else _hexadecimal(kinds)
+    source.read_as(written, kinds.names)
     source.only([*needed, *([text] if has_text else [])])
     for chunk in source.chunks():
         if chunk.rejected:
@@ -399,7 +403,15 @@ def _read(
                 f"{first.place}: {first.detail}",
                 "Mend the row, or take it out. Nothing of the file was loaded.",
             )
-        for part in pa.Table.from_batches([chunk.rows]).to_batches(max_chunksize=1_000):
+        rows, wrong = _with_bytes(chunk.rows, kinds)
+        if wrong:
+            raise ConfigError(
+                "replay",
+                "must have bytes as hexadecimal digits, two for each",
+                f"{file}, line {chunk.lines[next(iter(wrong))]:,}: {next(iter(wrong.values()))}",
+                "Mend the row, or take it out. Nothing of the file was loaded.",
+            )
+        for part in pa.Table.from_batches([rows]).to_batches(max_chunksize=1_000):
             keys = list(
                 zip(*(part.column(n).to_pylist() for n in (load_id, load_row)), strict=True)
             )
@@ -407,6 +419,26 @@ def _read(
                 raise _refusal(file, "must name a row of unmatched in each of its rows", nameless)
             texts = part.column(text).to_pylist() if has_text else [None] * part.num_rows
             yield keys, part.select(stream.names).cast(stream), texts
+
+
+def _hexadecimal(schema: pa.Schema) -> pa.Schema:
+    """Return the types of columns in JSON and CSV, where bytes are hexadecimal digits."""
+    return pa.schema([f.with_type(pa.string()) if is_bytes(f.type) else f for f in schema])
+
+
+def _with_bytes(rows: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return rows with the bytes that hexadecimal digits stand for, and by position what is no such
+    text. schema: the columns' types; those of columns that have bytes already stay."""
+    columns, wrong = list[pa.Array](), dict[int, str]()
+    for of, column in zip(schema, rows.columns, strict=True):
+        if is_bytes(of.type) and not is_bytes(column.type):
+            good = pc.fill_null(pc.match_substring_regex(column, HEXADECIMAL), True)
+            for i in pc.indices_nonzero(pc.invert(good)).to_pylist():
+                wrong.setdefault(i, f"{of.name}: {column[i].as_py()!r}")
+            texts = pc.if_else(good, column, None).to_pylist()
+            column = pa.array([None if t is None else bytes.fromhex(t) for t in texts], of.type)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema), wrong
 
 
 def _free(name: str, stream: pa.Schema) -> str:
@@ -447,7 +479,7 @@ def _parsed(
     if spec.format in READ:
         reader = find_reader(spec, [], stream)
         if spec.format == "parquet":  # what did not fit is kept as JSON
-            reader = replace(reader, kind="json")
+            reader = replace(reader, kind="json", schema=_hexadecimal(stream))
         alone = [n for n, (text, _) in enumerate(texts) if "\n" in text or text.count('"') % 2]
         files: dict[str, list[int]] = {}
         for n, (_, file) in enumerate(texts):
@@ -456,7 +488,9 @@ def _parsed(
         with TemporaryDirectory(prefix="semistream-") as directory:
             for numbers in [*files.values(), *([n] for n in alone)]:
                 _parse(texts, numbers, reader, spec, Path(directory) / "texts", found)
-    yield from found
+    for parsed in found:
+        read, wrong = (None, {}) if parsed is None else _with_bytes(parsed, stream)
+        yield None if wrong else read
 
 
 def _parse(

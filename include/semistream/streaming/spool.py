@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.durable import naming
+from semistream.files.convert import json_text
 from semistream.files.source import Rejected
 from semistream.gathering import Gathered
 from semistream.job import SIDES
@@ -253,7 +254,7 @@ def unmatched_rows(
 ) -> pa.RecordBatch:
     """Return tuples as rows of the table ``unmatched``. codes: the codes of their keys, see
     ``Spool.write``."""
-    texts = [json.dumps(row, default=_plain) for row in python_rows(tuples)]
+    texts = [json.dumps(row, default=json_text) for row in python_rows(tuples)]
     where = [pa.array([name] * len(texts), pa.string()) for name in (side, role)]
     return pa.record_batch(
         [
@@ -265,7 +266,3 @@ def unmatched_rows(
         ],
         schema=UNMATCHED,
     )
-
-
-def _plain(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)

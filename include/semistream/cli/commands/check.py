@@ -36,11 +36,12 @@ def _print(found: JobCheck) -> None:
             f"{stream.name}: {stream.format} {stream.path or ''}, {stream.files:,} "
             f"file{'s' * (stream.files != 1)}, {stream.bytes:,} bytes, "
             f"{_about(stream.rows, stream.about)}"
+            + (f", {stream.punctuations:,} of them punctuations" * bool(stream.punctuations))
             if stream.files
             else f"{stream.name}: {stream.format} {stream.path or ''}"
         )
         if stream.columns:
-            console.print_table(screen, _columns(stream.columns, stream.rows))
+            console.print_table(screen, _columns(stream.columns, stream.rows - stream.punctuations))
         print()
     if found.roles:
         numbers = ("rows", "left out", "duplicates", "tuples with a row", "without a key")

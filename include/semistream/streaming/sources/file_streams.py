@@ -280,7 +280,7 @@ class FileStream(PathSource):
         for chunk in source.read(file):
             rows, lines = chunk.rows, chunk.lines
             if mark is not None:
-                tuples = _is_tuple(rows.column(mark))
+                tuples = is_tuple(rows.column(mark))
                 rows, lines = rows.filter(tuples), lines[np.asarray(tuples)]
             rows = rows.select([n for n in there if n in columns])
             if kind != "parquet" and declared is None:
@@ -358,7 +358,7 @@ def _texts(names: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, pa.string()) for name in names])
 
 
-def _is_tuple(marks: pa.Array) -> pa.Array:
+def is_tuple(marks: pa.Array) -> pa.Array:
     """Return for each row whether it is a tuple, and not a punctuation; see
     ``stream_joins.sources.PunctuationRows``."""
     marked = marks if pa.types.is_boolean(marks.type) else pc.not_equal(marks, "")
