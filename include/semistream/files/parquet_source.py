@@ -68,7 +68,11 @@ class ParquetSource(FileSource):
             names = names or schema.names
             check_columns(self.side, path, schema.names, names)
             for field in schema:
-                kind = _signed_type(path, field) if pa.types.is_uint64(field.type) else field.type
+                kind = field.type
+                if pa.types.is_dictionary(kind):  # as pandas writes categories
+                    kind = kind.value_type
+                elif pa.types.is_uint64(kind):
+                    kind = _signed_type(path, field)
                 kinds[field.name] = _wider(kinds.get(field.name, pa.null()), kind)
         for name, form in self.reading.formats.items():
             if name in kinds:

@@ -139,7 +139,8 @@ class Output:
         added = list(self.schema)[first:]
         dictionaries = [f.with_type(pa.dictionary(pa.int32(), f.type)) for f in added]
         self.schema = pa.schema([*self.spec.stream, *dictionaries])
-        self._nothing = pa.RecordBatch.from_pylist([], self.schema), self._nothing[1]
+        nothing = [pa.nulls(0, f.type) for f in self.schema]
+        self._nothing = (pa.RecordBatch.from_arrays(nothing, schema=self.schema), self._nothing[1])
 
     def limit(self, size: int) -> None:
         """Limit batches to about this many bytes, instead of OUTPUT_BYTES."""
