@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -142,10 +144,11 @@ def test_an_unknown_format_is_one_sentence_that_names_the_likely_one(run, sales)
     assert "Got 'cvs' instead. Did you mean csv?" in err
 
 
-@pytest.mark.slow
-def test_an_interrupt_drains_and_proves(sales):
+def interrupted(sales: Path, progress: str, *flags: str) -> tuple[int, str, str]:
+    """The exit code and the output of a load that is interrupted when its driver's progress has
+    this text."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "semistream.cli", "load", "sales.yaml", "--trigger", "1 second"],
+        [sys.executable, "-m", "semistream.cli", "load", "sales.yaml", *flags],
         cwd=sales,
         env=os.environ | {"SEMISTREAM_HOME": str(sales / "var")},
         stdout=subprocess.PIPE,
@@ -156,15 +159,43 @@ def test_an_interrupt_drains_and_proves(sales):
     )
     checkpoint = sales / "var" / "checkpoints" / "sales"
     try:
-        until(lambda: "1,000 rows read" in drivers.progress(checkpoint), timeout=120)
+        until(lambda: progress in drivers.progress(checkpoint), timeout=120)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 0, err
     assert "Stopping sales" in err
-    assert "complete" in out
     assert drivers.ending(checkpoint) == ("stopped", "")
+    return process.returncode, out, err
+
+
+@pytest.mark.slow
+def test_an_interrupt_drains_and_proves(sales):
+    code, out, err = interrupted(sales, "1,000 rows read", "--trigger", "1 second")
+    assert code == 0, err
+    assert "complete" in out
+
+
+@pytest.mark.slow
+def test_an_interrupt_before_all_was_read_says_what_is_left(run, sales):
+    for number in range(1, 60):
+        add_sales(sales, f"b{number}", 1000 * number, 10)
+    code, out, err = interrupted(sales, "running: batch 1,", "--max-files", "1")
+    with sqlite3.connect(sales / "var" / "warehouse.db") as connection:
+        ((loaded,),) = connection.execute("SELECT count(*) FROM load_files")
+    assert code == 130 and 0 < loaded < 60, err
+    left = f"{60 - loaded} files of the source are not loaded yet"
+    assert f"Interrupted: {left}. The same command goes on where it was." in err
+    table = [line.split() for line in out.replace("│", " ").splitlines()]
+    assert ["complete", "yes,", "so", "far"] in table
+    assert f"Complete so far: {left}; proven are batches 0 to " in out
+    for said in (run("status", "sales")[1], run("verify", "sales")[1]):
+        assert left in said and "far" in said
+    assert json.loads(run("status", "sales", "--json")[1])[0]["proof"] == "complete so far"
+
+    code, out, err = run("load", "sales.yaml")
+    table = [line.split() for line in out.replace("│", " ").splitlines()]
+    assert code == 0 and ["complete", "yes"] in table and "not loaded" not in out + err
 
 
 def test_yaml_that_has_true_for_on_is_understood(tmp_path):
