@@ -28,10 +28,11 @@ Finding = tuple[int | None, str, str]  # batch, path, what is wrong
 class SourceFiles:
     """The result of the comparison. findings: files that have changed since they were loaded, that
     a load has passed over, or that could not be looked at; left: how many files the next load
-    reads."""
+    reads; taken_out: whether files were taken out, and no batch has been loaded since."""
 
     findings: tuple[Finding, ...] = ()
     left: int = 0
+    taken_out: bool = False
 
     @property
     def not_loaded(self) -> str:
@@ -39,6 +40,8 @@ class SourceFiles:
         if not self.left:
             return ""
         files = f"{counted(self.left, 'file')} of the source {'is' if self.left == 1 else 'are'}"
+        if self.taken_out:
+            return f"{files} not loaded: files were taken out, and no load has run since"
         return f"{files} not loaded yet"
 
     def __str__(self) -> str:
@@ -62,7 +65,7 @@ def source_files(connection: sa.Connection, app: str) -> SourceFiles:
     found = [of for spec in job.streams if (of := compare(connection, app, spec)) is not None]
     left = sum(of.left for of in found)
     findings = dict.fromkeys(finding for of in found for finding in of.findings)
-    return SourceFiles(tuple(findings), left)
+    return SourceFiles(tuple(findings), left, bool(left) and _was_taken_out(connection, app))
 
 
 def compare(
@@ -88,6 +91,16 @@ def _last_listed(connection: sa.Connection, app: str) -> float | None:
     had by then; None if no such time is known."""
     c = load_commits.c
     return connection.scalar(select(func.max(c.source_listed)).where(c.app == app))
+
+
+def _was_taken_out(connection: sa.Connection, app: str) -> bool:
+    """Return whether no batch has been loaded since files were taken out."""
+    c = load_commits.c
+    newest = connection.scalar(select(func.max(c.batch)).where(c.app == app))
+    out = connection.scalars(
+        select(c.source_offsets).where(c.app == app, c.source_offsets.contains('"taken_out"'))
+    )
+    return any(json.loads(said).get("newest") == newest for said in out)
 
 
 def _changed(connection: sa.Connection, app: str) -> tuple[set[str], list[Finding]]:
