@@ -198,6 +198,18 @@ def test_an_interrupt_before_all_was_read_says_what_is_left(run, sales):
     assert code == 0 and ["complete", "yes"] in table and "not loaded" not in out + err
 
 
+@pytest.mark.slow
+def test_a_file_that_was_appended_to_is_noticed_by_a_load_with_nothing_new(run, sales):
+    assert run("load", "sales.yaml")[0] == 0
+    file = sales / "sales" / "a.csv"
+    loaded = file.read_text()
+    file.write_text(f"{loaded}\n5000,p1,1\n")
+    for command in (("load", "sales.yaml"), ("load", "sales.yaml"), ("verify", "sales")):
+        code, out, err = run(*command)
+        assert code == 1 and "written since it was loaded" in err, out + err
+    assert "sales: nothing new to load" in run("load", "sales.yaml")[2]
+
+
 def test_yaml_that_has_true_for_on_is_understood(tmp_path):
     (tmp_path / "job.yaml").write_text("true: {a: b}\nname: x\n")
     assert read_yaml(tmp_path / "job.yaml") == {"on": {"a": "b"}, "name": "x"}

@@ -211,6 +211,24 @@ def test_files_that_are_not_loaded_are_in_the_verdict(loader):
     assert result.success and result.proof.startswith("yes: ") and not result.unfinished
 
 
+def test_a_file_that_has_changed_is_noticed_though_nothing_was_committed(loader):
+    shutil.rmtree(loader.directory / "below")
+    file = loader.directory / "orders-0.parquet"
+    status = file.stat()
+    noted = f"size = {status.st_size}, modified = {status.st_mtime_ns}"
+    alter(loader, f"UPDATE load_files SET {noted} WHERE path = '{file}'")
+    assert check(loader).success
+    assert "nothing was committed" in str(check(loader, since_last=True))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with loader.engine.connect() as connection:
+        proof = str(proof_and_source(connection, "sales"))
+    assert proof.startswith("yes, so far: 1 file of the source is not as loaded")
+    for _ in range(2):  # until it is mended
+        assert failed(check(loader, since_last=True)) == {"source_files"}
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert check(loader, since_last=True).proof.startswith("yes: ")
+
+
 def test_ten_thousand_files_are_compared_at_once(loader):
     shutil.rmtree(loader.directory / "below")
     time.sleep(0.05)  # the kernel's clock of files goes in steps
