@@ -180,6 +180,11 @@ def test_an_interrupt_drains_and_proves(sales):
 def test_an_interrupt_before_all_was_read_says_what_is_left(run, sales):
     for number in range(1, 60):
         add_sales(sales, f"b{number}", 1000 * number, 10)
+    code, out, err = interrupted(sales, "starting: batch -", "--max-files", "1")
+    assert code == 130, err
+    assert "sales was stopped before its first batch: nothing is loaded." in err
+    assert "Failed" not in err and not out
+
     code, out, err = interrupted(sales, "running: batch 1,", "--max-files", "1")
     with sqlite3.connect(sales / "var" / "warehouse.db") as connection:
         ((loaded,),) = connection.execute("SELECT count(*) FROM load_files")
@@ -196,6 +201,13 @@ def test_an_interrupt_before_all_was_read_says_what_is_left(run, sales):
     code, out, err = run("load", "sales.yaml")
     table = [line.split() for line in out.replace("│", " ").splitlines()]
     assert code == 0 and ["complete", "yes"] in table and "not loaded" not in out + err
+    add_sales(sales, "c", 60_000, 10)
+    code, out, err = interrupted(sales, "starting: batch -")
+    assert code == 130, err
+    assert "Interrupted: 1 file of the source is not loaded yet. The same command goes on" in err
+    assert (
+        "Complete so far: 1 file of the source is not loaded yet; proven are batches 0 to " in out
+    )
 
 
 @pytest.mark.slow
@@ -275,8 +287,9 @@ def test_an_app_that_was_stopped_before_its_first_batch_is_told_so(run, sales, m
 
     monkeypatch.setattr(load, "APP", (sys.executable, "-c", STOPPED))
     code, _, err = run("load", "sales.yaml")
-    assert code == 1
-    assert "sales was stopped before its first batch." in err
+    assert code == 130
+    assert "sales was stopped before its first batch: nothing is loaded." in err
+    assert "Interrupted; what was finished until then is kept." in err
 
 
 def test_a_setting_that_only_the_app_refuses_is_a_wrong_one(run, sales, monkeypatch):
@@ -304,7 +317,7 @@ def test_settings_of_two_streams_are_those_of_their_jobs(run, sales, monkeypatch
 def test_settings_of_the_job_are_the_defaults_of_its_load(run, sales, monkeypatch):
     monkeypatch.setattr("semistream.pipeline.load.APP", (sys.executable, "-c", STOPPED))
     (sales / "sales.yaml").write_text(JOB + "settings: {memory: 5MB, partitions: 3}\n")
-    assert run("load", "sales.yaml", "--partitions", "2")[0] == 1
+    assert run("load", "sales.yaml", "--partitions", "2")[0] == 130
     flags = Path("var/checkpoints/sales/flags").read_text()
     assert "--memory 5000000" in flags.replace("=", " ")
     assert "--partitions 2" in flags.replace("=", " ")

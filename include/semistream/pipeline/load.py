@@ -39,7 +39,8 @@ def load(
 
     After an interrupt the load drains and stops, and what it has loaded is still proven. say: a
     function that gets the lines of the report. Raises ConfigError for settings that cannot work,
-    SemistreamError for a failed load, and VerificationFailed.
+    SemistreamError for a failed load, VerificationFailed, and KeyboardInterrupt if the load was
+    stopped before the app's first batch.
     """
     job = workloads.load_any_job(settings.job, places)
     if isinstance(job, Job) and isinstance(settings, LoadSettings):
@@ -66,7 +67,8 @@ def load(
     else:
         _run(settings, places, progress, say)
         if settings.name() not in steps.loaded_apps(places):
-            raise SemistreamError(f"{settings.name()} was stopped before its first batch.")
+            say(f"{settings.name()} was stopped before its first batch: nothing is loaded.")
+            raise KeyboardInterrupt
         stopped = steps.run_summary(settings.directory(places))["stopped"]
     progress("proof", 0, None)
     result = steps.verify(settings.name(), places, since_last=True, sample=1000)
