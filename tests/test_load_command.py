@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -220,6 +221,22 @@ def test_a_file_that_was_appended_to_is_noticed_by_a_load_with_nothing_new(run, 
         code, out, err = run(*command)
         assert code == 1 and "written since it was loaded" in err, out + err
     assert "sales: nothing new to load" in run("load", "sales.yaml")[2]
+    for check in ("(source_files): 1 row", "(source_rows): 1 row", "(none_missing): 1 row"):
+        remedy = err.partition(check)[2].partition("What to do: ")[2].partition("\n")[0]
+        assert "`semistream reset sales --file PATH`, and load" in remedy and "cp -p" in remedy
+
+    file.write_text(loaded)  # the same bytes, at another time
+    said = run("verify", "sales")[2]
+    assert "1 of " in said and "checks failed" in said
+    told = re.search(rf"{len(loaded):,} bytes of (.+? UTC) then, {len(loaded):,} bytes of", said)
+    subprocess.run(["touch", "-d", told[1], file], check=True)
+    assert run("verify", "sales")[0] == 0
+
+    file.write_text(f"{loaded}\n5000,p1,1\n")
+    assert run("load", "sales.yaml")[0] == 1
+    assert run("reset", "sales", "--file", file, "--yes")[0] == 0
+    code, out, _ = run("load", "sales.yaml")
+    assert code == 0 and "1,001" in out
 
 
 def test_yaml_that_has_true_for_on_is_understood(tmp_path):

@@ -119,7 +119,8 @@ def _changed(connection: sa.Connection, app: str) -> tuple[set[str], list[Findin
             findings.append((batch, file.path, f"{NOT_SEEN}: {e.strerror or e}"))
             continue
         if file.known and now is not None and now != file:
-            before, after = (f"{x.size:,} bytes of {_time(x.modified)}" for x in (file, now))
+            exact = file.size == now.size  # the time alone tells
+            before, after = (f"{x.size:,} bytes of {_time(x.modified, exact)}" for x in (file, now))
             findings.append(
                 (batch, file.path, f"written since it was loaded: {before} then, {after} now")
             )
@@ -170,5 +171,8 @@ def _passed_over(
             yield None
 
 
-def _time(ns: int) -> str:
-    return f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+def _time(ns: int, exact: bool = False) -> str:
+    """Return a time in a form that ``touch -d`` takes. exact: whether to tell nanoseconds."""
+    seconds, fraction = divmod(ns, 10**9)
+    more = f".{fraction:09}" if exact else ""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}{more} UTC"
