@@ -183,11 +183,19 @@ def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
     assert code == 0, error
     kept = {of for (of,) in three.rows("fact_sales", "id")}
     assert kept and not kept & set(range(100, 200))
-    assert "checks hold" in three.verify()
+    said = "1 file of the source is not loaded: files were taken out, and no load has run since"
+    for since_last in (False, True):
+        text = three.verify(since_last=since_last)
+        assert f"{said}. `semistream load JOB`" in text
+        assert "Complete as far as it was loaded: yes: batches 0 to 2, " in text
+    assert f"so far: {said}; proven are " in run("status", "sales")[1]
     three.add("tuesday.csv", *map(sale, range(100, 200)))
     three.run(spark)
     assert three.loaded() == oracle
-    assert "checks hold" in three.verify()
+    assert "Complete: yes" in three.verify() and "complete: yes: " in run("status", "sales")[1]
+    three.add("thursday.csv", sale(400))
+    assert "1 file of the source is not loaded yet. " in three.verify()
+    (three.stream_directory / "thursday.csv").unlink()
     of_batches = three.rows("load_commits WHERE drain = 0", "batch", "rows_read")
     assert of_batches == Counter([(0, 100), (1, 0), (2, 100), (3, 100)])
     before = three.rows("load_commits", "batch", "drain")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -142,10 +145,11 @@ def test_an_unknown_format_is_one_sentence_that_names_the_likely_one(run, sales)
     assert "Got 'cvs' instead. Did you mean csv?" in err
 
 
-@pytest.mark.slow
-def test_an_interrupt_drains_and_proves(sales):
+def interrupted(sales: Path, progress: str, *flags: str) -> tuple[int, str, str]:
+    """The exit code and the output of a load that is interrupted when its driver's progress has
+    this text."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "semistream.cli", "load", "sales.yaml", "--trigger", "1 second"],
+        [sys.executable, "-m", "semistream.cli", "load", "sales.yaml", *flags],
         cwd=sales,
         env=os.environ | {"SEMISTREAM_HOME": str(sales / "var")},
         stdout=subprocess.PIPE,
@@ -156,15 +160,83 @@ def test_an_interrupt_drains_and_proves(sales):
     )
     checkpoint = sales / "var" / "checkpoints" / "sales"
     try:
-        until(lambda: "1,000 rows read" in drivers.progress(checkpoint), timeout=120)
+        until(lambda: progress in drivers.progress(checkpoint), timeout=120)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 0, err
     assert "Stopping sales" in err
-    assert "complete" in out
     assert drivers.ending(checkpoint) == ("stopped", "")
+    return process.returncode, out, err
+
+
+@pytest.mark.slow
+def test_an_interrupt_drains_and_proves(sales):
+    code, out, err = interrupted(sales, "1,000 rows read", "--trigger", "1 second")
+    assert code == 0, err
+    assert "complete" in out
+
+
+@pytest.mark.slow
+def test_an_interrupt_before_all_was_read_says_what_is_left(run, sales):
+    for number in range(1, 60):
+        add_sales(sales, f"b{number}", 1000 * number, 10)
+    code, out, err = interrupted(sales, "starting: batch -", "--max-files", "1")
+    assert code == 130, err
+    assert "sales was stopped before its first batch: nothing is loaded." in err
+    assert "Failed" not in err and not out
+
+    code, out, err = interrupted(sales, "running: batch 1,", "--max-files", "1")
+    with sqlite3.connect(sales / "var" / "warehouse.db") as connection:
+        ((loaded,),) = connection.execute("SELECT count(*) FROM load_files")
+    assert code == 130 and 0 < loaded < 60, err
+    left = f"{60 - loaded} files of the source are not loaded yet"
+    assert f"Interrupted: {left}. The same command goes on where it was." in err
+    table = [line.split() for line in out.replace("│", " ").splitlines()]
+    assert ["complete", "yes,", "so", "far"] in table
+    assert f"Complete so far: {left}; proven are batches 0 to " in out
+    for said in (run("status", "sales")[1], run("verify", "sales")[1]):
+        assert left in said and "far" in said
+    assert json.loads(run("status", "sales", "--json")[1])[0]["proof"] == "complete so far"
+
+    code, out, err = run("load", "sales.yaml")
+    table = [line.split() for line in out.replace("│", " ").splitlines()]
+    assert code == 0 and ["complete", "yes"] in table and "not loaded" not in out + err
+    add_sales(sales, "c", 60_000, 10)
+    code, out, err = interrupted(sales, "starting: batch -")
+    assert code == 130, err
+    assert "Interrupted: 1 file of the source is not loaded yet. The same command goes on" in err
+    assert (
+        "Complete so far: 1 file of the source is not loaded yet; proven are batches 0 to " in out
+    )
+
+
+@pytest.mark.slow
+def test_a_file_that_was_appended_to_is_noticed_by_a_load_with_nothing_new(run, sales):
+    assert run("load", "sales.yaml")[0] == 0
+    file = sales / "sales" / "a.csv"
+    loaded = file.read_text()
+    file.write_text(f"{loaded}\n5000,p1,1\n")
+    for command in (("load", "sales.yaml"), ("load", "sales.yaml"), ("verify", "sales")):
+        code, out, err = run(*command)
+        assert code == 1 and "written since it was loaded" in err, out + err
+    assert "sales: nothing new to load" in run("load", "sales.yaml")[2]
+    for check in ("(source_files): 1 row", "(source_rows): 1 row", "(none_missing): 1 row"):
+        remedy = err.partition(check)[2].partition("What to do: ")[2].partition("\n")[0]
+        assert "`semistream reset sales --file PATH`, and load" in remedy and "cp -p" in remedy
+
+    file.write_text(loaded)  # the same bytes, at another time
+    said = run("verify", "sales")[2]
+    assert "1 of " in said and "checks failed" in said
+    told = re.search(rf"{len(loaded):,} bytes of (.+? UTC) then, {len(loaded):,} bytes of", said)
+    subprocess.run(["touch", "-d", told[1], file], check=True)
+    assert run("verify", "sales")[0] == 0
+
+    file.write_text(f"{loaded}\n5000,p1,1\n")
+    assert run("load", "sales.yaml")[0] == 1
+    assert run("reset", "sales", "--file", file, "--yes")[0] == 0
+    code, out, _ = run("load", "sales.yaml")
+    assert code == 0 and "1,001" in out
 
 
 def test_yaml_that_has_true_for_on_is_understood(tmp_path):
@@ -232,8 +304,9 @@ def test_an_app_that_was_stopped_before_its_first_batch_is_told_so(run, sales, m
 
     monkeypatch.setattr(load, "APP", (sys.executable, "-c", STOPPED))
     code, _, err = run("load", "sales.yaml")
-    assert code == 1
-    assert "sales was stopped before its first batch." in err
+    assert code == 130
+    assert "sales was stopped before its first batch: nothing is loaded." in err
+    assert "Interrupted; what was finished until then is kept." in err
 
 
 def test_a_setting_that_only_the_app_refuses_is_a_wrong_one(run, sales, monkeypatch):
@@ -261,7 +334,7 @@ def test_settings_of_two_streams_are_those_of_their_jobs(run, sales, monkeypatch
 def test_settings_of_the_job_are_the_defaults_of_its_load(run, sales, monkeypatch):
     monkeypatch.setattr("semistream.pipeline.load.APP", (sys.executable, "-c", STOPPED))
     (sales / "sales.yaml").write_text(JOB + "settings: {memory: 5MB, partitions: 3}\n")
-    assert run("load", "sales.yaml", "--partitions", "2")[0] == 1
+    assert run("load", "sales.yaml", "--partitions", "2")[0] == 130
     flags = Path("var/checkpoints/sales/flags").read_text()
     assert "--memory 5000000" in flags.replace("=", " ")
     assert "--partitions 2" in flags.replace("=", " ")

@@ -15,10 +15,10 @@ import pytest
 from semistream.data_files import Unreadable, list_files, same_names
 from semistream.errors import ConfigError
 from semistream.job import StreamSpec
-from semistream.quality.file_audit import NOT_LISTED
 from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.proof import read_proof
+from semistream.warehouse.proof import proof_and_source, read_proof
+from semistream.warehouse.source_files import source_files
 from sink_loads import Loader, alter, check, failed, rows_of
 
 
@@ -189,21 +189,56 @@ def test_the_verdict_says_what_was_not_looked_at(loader):
         assert read_proof(connection, "sales").unseen == tuple(result.unseen)
 
 
-@pytest.mark.parametrize("more", ["a batch", "nothing"])
-def test_which_files_the_source_had_is_found_out_by_the_load_that_goes_on(loader, more):
+def test_files_that_are_not_loaded_are_in_the_verdict(loader):
     """A driver was killed, and what it had loaded was verified. The next load reads to the end."""
-    shutil.rmtree(loader.directory / "below")
     alter(loader, "UPDATE load_commits SET source_listed = NULL")
-    assert NOT_LISTED in check(loader).proof
-    assert "nothing was committed" in str(check(loader, since_last=True)), "it is not known yet"
-    if more == "a batch":
-        loader.load(range(2, 3))
-    else:
-        Ledger(loader.engine, "sales").end_run(None, 1, time.time())
+    for since_last in (False, True):
+        result = check(loader, since_last=since_last)
+        assert result.success and (result.report is None) == since_last
+        assert "Complete as far as it was loaded: yes: batches 0 to 1, " in result.describe()
+        assert "1 file of the source is not loaded yet. `semistream load JOB`" in result.describe()
+        assert "looked at" not in result.describe()
+    with loader.engine.connect() as connection:
+        proof = proof_and_source(connection, "sales")
+    said = "yes, so far: 1 file of the source is not loaded yet; proven are batch"
+    assert str(proof).startswith(said)
+
+    Ledger(loader.engine, "sales").end_run(None, 1, time.time())  # and has passed it over
     result = check(loader, since_last=True)
-    assert result.report is not None and result.proof.startswith("yes: ")
-    assert "not all could be looked at" not in result.proof
+    assert failed(result) == {"source_files"} and "not loaded yet" not in result.describe()
+    shutil.rmtree(loader.directory / "below")
+    result = check(loader, since_last=True)
+    assert result.success and result.proof.startswith("yes: ") and not result.unfinished
+
+
+def test_a_file_that_has_changed_is_noticed_though_nothing_was_committed(loader):
+    shutil.rmtree(loader.directory / "below")
+    file = loader.directory / "orders-0.parquet"
+    status = file.stat()
+    noted = f"size = {status.st_size}, modified = {status.st_mtime_ns}"
+    alter(loader, f"UPDATE load_files SET {noted} WHERE path = '{file}'")
+    assert check(loader).success
     assert "nothing was committed" in str(check(loader, since_last=True))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with loader.engine.connect() as connection:
+        proof = str(proof_and_source(connection, "sales"))
+    assert proof.startswith("yes, so far: 1 file of the source is not as loaded")
+    for _ in range(2):  # until it is mended
+        assert failed(check(loader, since_last=True)) == {"source_files"}
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert check(loader, since_last=True).proof.startswith("yes: ")
+
+
+def test_ten_thousand_files_are_compared_at_once(loader):
+    shutil.rmtree(loader.directory / "below")
+    time.sleep(0.05)  # the kernel's clock of files goes in steps
+    for number in range(10_000):
+        (loader.directory / f"more-{number}.parquet").touch()
+    began = time.process_time()
+    with loader.engine.connect() as connection:
+        found = source_files(connection, "sales")
+    assert (found.left, found.findings) == (10_000, ())
+    assert time.process_time() - began < 1
 
 
 def test_a_later_verification_of_everything_takes_the_reservations_away(loader):

@@ -340,6 +340,24 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     page.engine.dispose()
 
 
+def test_a_load_whose_source_has_more_is_complete_so_far(page, tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    stream = JOB.stream.model_copy(update={"path": str(tmp_path / "in")})
+    with page.engine.begin() as connection:
+        job = JOB.model_copy(update={"stream": stream}).to_ledger()
+        connection.execute(load_commits.update().values(job=job))
+    page.status("sales")
+    assert ">complete<" in page.get().text
+    (tmp_path / "in" / "2.csv").touch()
+    assert ">complete<" in page.get().text, "a source is not listed each time"
+    monkeypatch.setattr(overview, "LISTED", 0.0)
+    shown = page.get().text
+    line = shown.partition(">complete so far<")[2][:500]
+    assert ">complete so far<" in shown and ">complete<" not in shown
+    assert "1 file of the source is not loaded yet; proven are batches 0 to 1, 12 checks" in line
+    assert "0 complete" in shown
+
+
 def test_the_unmatched_tuples_of_an_app_have_a_page(make_page, loader):
     loader.load(range(1))
     loader.commit(1, 0, [{**sink_loads.orders(1)[0], "sku": "<b>p00"}])

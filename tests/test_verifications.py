@@ -167,17 +167,19 @@ def test_a_verdict_says_that_the_last_load_has_failed(loader, tmp_path, monkeypa
     with pytest.raises(OSError, match="full"), status:
         raise OSError("the disk is full\nand a stack trace")
     how, text, page = verified()
-    assert re.fullmatch(r"failed at 20\d\d-\d\d-\d\d \d\d:\d\d UTC: OSError: the disk is full", how)
+    assert re.fullmatch(
+        r"The last load failed at 20\d\d-\d\d-\d\d \d\d:\d\d UTC: OSError: the disk is full", how
+    )
     goes_on = "`semistream load JOB`, or the DAG of the load, goes on where it was."
     assert "Complete as far as it was loaded: yes: batches 0 to 1, " in text
-    assert f"The last load {how}. {goes_on} Report: " in text
+    assert f"{how}. {goes_on} Report: " in text
     assert "sales is complete as far as it was loaded: of " in page
-    assert f"The last load {how}." in page
+    assert f"Not all is loaded: {how}." in page
     again = steps.verify("sales", places, since_last=True, sample=0)
-    assert again["unfinished"] == how and f"The last load {how}. {goes_on}" in again["text"]
+    assert again["unfinished"] == how and f"{how}. {goes_on}" in again["text"]
 
     StatusFile(checkpoint, "sales").update(state="running")
-    assert verified()[0].startswith("was killed while running at 20")
+    assert verified()[0].startswith("The last load was killed while running at 20")
     alter(loader, "DELETE FROM fact_sales WHERE order_id = 20")
     with pytest.raises(quality.VerificationFailed, match="The last load was killed while running"):
         verified()

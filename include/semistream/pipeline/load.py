@@ -34,11 +34,13 @@ def load(
     settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Provision a job's dimensions, load its stream, and prove what was loaded. Return the result
-    of ``steps.verify``.
+    of ``steps.verify``, and as ``stopped`` what is to be said of a load that was to read the whole
+    source, and was stopped before; "" otherwise.
 
     After an interrupt the load drains and stops, and what it has loaded is still proven. say: a
     function that gets the lines of the report. Raises ConfigError for settings that cannot work,
-    SemistreamError for a failed load, and VerificationFailed.
+    SemistreamError for a failed load, VerificationFailed, and KeyboardInterrupt if the load was
+    stopped before the app's first batch.
     """
     job = workloads.load_any_job(settings.job, places)
     if isinstance(job, Job) and isinstance(settings, LoadSettings):
@@ -59,14 +61,19 @@ def load(
             say(line)
     else:
         workloads.prepare_target(settings.job, places, progress)
+    stopped = False
     if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places):
         say(f"{settings.name()}: nothing new to load")
     else:
         _run(settings, places, progress, say)
         if settings.name() not in steps.loaded_apps(places):
-            raise SemistreamError(f"{settings.name()} was stopped before its first batch.")
+            say(f"{settings.name()} was stopped before its first batch: nothing is loaded.")
+            raise KeyboardInterrupt
+        stopped = steps.run_summary(settings.directory(places))["stopped"]
     progress("proof", 0, None)
-    return steps.verify(settings.name(), places, since_last=True, sample=1000)
+    result = steps.verify(settings.name(), places, since_last=True, sample=1000)
+    left = result["unfinished"] or "it is not known whether all of the source was read"
+    return result | {"stopped": f"{left}. The same command goes on where it was" if stopped else ""}
 
 
 def _run(

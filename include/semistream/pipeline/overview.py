@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,12 +29,14 @@ from semistream.warehouse import connect, create_all
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.lateness import Lateness, lateness
 from semistream.warehouse.proof import Proof, read_proof
+from semistream.warehouse.source_files import source_files
 from semistream.warehouse.totals import Totals, read_totals
 
 log = logging.getLogger(__name__)
 WAREHOUSE_TIMEOUT = 2.0  # s that a page request waits for the warehouse
 READ_SECONDS = 600  # after which reading from a silent server is given up
 FRESH = 1.5  # s after which a reading is too old for a browser that follows the page
+LISTED = 20.0  # s for which a listing of a source counts, unless the app has loaded something
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Reading:
     proofs: Mapping[str, Proof | None] = field(default_factory=dict)
     late: Mapping[str, Lateness | None] = field(default_factory=dict)
     recent: Mapping[str, Recent] = field(default_factory=dict)
+    left: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # (listed at, Proof.left)
     dimensions: tuple[DimensionLine, ...] = ()
     tuning: tuple[dict[str, Any], ...] = ()
 
@@ -175,7 +178,8 @@ class Overview:
                     before = Reading()
                 totals = read_totals(connection, known=before.totals)
                 late = _lateness(connection, totals, before)
-                proofs = {app: read_proof(connection, app) for app in totals}
+                left = _left(connection, totals, before)
+                proofs = {app: _proof(connection, app, left[app][1]) for app in totals}
                 recent = {
                     app: read_recent(connection, of, before.recent.get(app))
                     for app, of in totals.items()
@@ -186,7 +190,7 @@ class Overview:
         finally:
             engine.dispose()
         self._read = Reading(
-            url, time.monotonic(), totals, proofs, late, recent, dimensions, tuple(tuning)
+            url, time.monotonic(), totals, proofs, late, recent, left, dimensions, tuple(tuning)
         )
         return self._read
 
@@ -203,3 +207,25 @@ def _lateness(
         if before.totals.get(app) == totals.get(app) and not (late and late.filled.open)
     }
     return {app: known[app] if app in known else lateness(connection, app) for app in totals}
+
+
+def _proof(connection: Connection, app: str, left: str) -> Proof | None:
+    proof = read_proof(connection, app)
+    return proof and replace(proof, left=left)
+
+
+def _left(
+    connection: Connection, totals: Mapping[str, Totals], before: Reading
+) -> dict[str, tuple[float, str]]:
+    """Return for each app when its source was listed, and what it has that is not loaded. A source
+    is listed again after a commit, after a reset, and after a while."""
+    now = time.monotonic()
+    known = {
+        app: of
+        for app, of in before.left.items()
+        if before.totals.get(app) == totals.get(app) and now - of[0] < LISTED
+    }
+    return {
+        app: known[app] if app in known else (now, str(source_files(connection, app)))
+        for app in totals
+    }

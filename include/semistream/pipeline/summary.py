@@ -23,7 +23,7 @@ from semistream.warehouse import connect, open_warehouse
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.proof import Proof, as_run, read_proof
+from semistream.warehouse.proof import Proof, as_run, proof_and_source
 from semistream.warehouse.schema import (
     load_commits,
     load_inputs,
@@ -60,7 +60,7 @@ def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
         with engine.connect() as connection:
             begun = inspect(connection).has_table(load_commits.name)
             totals = read_totals(connection) if begun else {}
-            proofs = {name: read_proof(connection, name) for name in names if name in totals}
+            proofs = {n: proof_and_source(connection, n) for n in names if n in totals}
     finally:
         engine.dispose()
     return {name: _stands(totals.get(name, Totals(name)), proofs.get(name)) for name in names}
@@ -81,8 +81,10 @@ def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
         word = "nothing loaded"
     elif proof.failures:
         word = "INCOMPLETE"
+    elif proof.complete:
+        word = "complete so far" if proof.left else "complete"
     else:
-        word = "complete" if proof.complete else "not proven"
+        word = "not proven"
     return {
         "fact_table": t.fact_table,
         "sink": t.sink,
@@ -204,7 +206,8 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             or 0
         )
         late = lateness(connection, app)
-        latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
+        latest = quality(connection, places, app, limit=1)
+        proof = proof_and_source(connection, app)
     return {
         "app": app,
         "total": ledger(totals) if totals else {},
@@ -294,7 +297,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("complete", "", said)
     warnings = "".join(f"Warning: {sentence}\n" for sentence in run.get("warnings", ()))
     late = f"Late: {summary['late']}\n" if summary.get("late") else ""
-    table.caption = f"{warnings}{late}Complete: {why}\nReport: {summary['report']}"
+    far = said.partition(",")[2]
+    table.caption = f"{warnings}{late}Complete{far}: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
 

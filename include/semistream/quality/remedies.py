@@ -13,9 +13,14 @@ LEDGER = (
     "The ledger was changed, or is of another time than the tables: put a backup of all of "
     "them back; or {again}"
 )
-SOURCE = (
-    "The source is not what was loaded: put its files back as they were, and verify again. "
-    "Where they are right as they are now: {again}"
+PUT_BACK = (
+    "put back what was loaded, with its former time (cp -p); where only the time is another, "
+    "`touch -d TIME PATH` with the time that source_files tells does"
+)
+ONE_FILE = "where the job has one stream, `semistream reset {app} --file PATH`, and load"
+CHANGED = (
+    f"A file of the source that has changed since it was loaded: {PUT_BACK}. Where it is right as "
+    f"it is now: {ONE_FILE}."
 )
 MASTER = (
     "Where {fact} was changed: {again} Where the dimension table was changed by hand, "
@@ -37,15 +42,15 @@ REMEDIES = {
         ),
         LEDGER,
     ),
-    **dict.fromkeys(("source_rows", "none_invented", "unmatched_once"), SOURCE),
+    **dict.fromkeys(("source_rows", "none_invented", "unmatched_once"), f"{CHANGED} Or {{again}}"),
+    "none_missing": f"Where rows were lost since: {{again}} {CHANGED}",
     **dict.fromkeys(
         ("surrogate_keys", "enriched_columns", "sample_joined", "sample_unmatched"), MASTER
     ),
     "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One "
-    "that was written since: put back what was loaded, and what is new under "
-    "another name. One that was corrected in place: where the job has one stream, `semistream "
-    "reset {app} --file PATH`, and load. What cannot be looked at, such as a link that leads "
-    "nowhere: mend or remove it, and verify again. Or {again}",
+    f"that was written since: {PUT_BACK}. What is new goes under another name. One that was "
+    f"corrected in place: {ONE_FILE}. What cannot be looked at, such as a link that leads nowhere: "
+    "mend or remove it, and verify again. Or {again}",
     "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend them, "
     "and `semistream replay {app} FILE`; or mend the job's columns, and `semistream replay {app} "
     "--job FILE`; or mend the source, and {again} Where so many are right, raise "
@@ -75,7 +80,7 @@ CAUSES = {
     "source_rows": "The source has fewer or more rows now than were read from it.",
     "unique_ids": "The source has the same id more than once, as where a file is there twice.",
     "none_missing": "Tuples of the source are neither in {fact} nor in unmatched: they were lost, "
-    "or deleted since.",
+    "or deleted since, or have come into a file after it was loaded.",
     "none_invented": "{fact} has rows whose ids the source does not have: they were changed, or "
     "put there by another.",
     "unmatched_once": "The table unmatched has tuples that the source does not have, or that are "

@@ -39,7 +39,6 @@ from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.dimension_checks import dimension_checks
 from semistream.quality.expected_loads import expectation_checks, is_stale
 from semistream.quality.failures import write_failures
-from semistream.quality.file_audit import NOT_LISTED, last_listed
 from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
@@ -68,6 +67,7 @@ from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_history import Load, read_loads
 from semistream.warehouse.proof import Run, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
+from semistream.warehouse.source_files import source_files
 from semistream.warehouse.tables import existing_table
 
 S = TypeVar("S", bound=Settings)
@@ -86,8 +86,9 @@ class VerificationResult:
 
     unseen: descriptions of what could not be checked, which the verdict does not cover; passing:
     see ``Staging``; report: the page of this run, None if nothing was committed since the last run;
-    index: the page of all runs; proof: what all runs together have proven; unfinished: how the last
-    load has failed, "" if it has not.
+    index: the page of all runs; proof: what all runs together have proven; unfinished: sentences on
+    how the last load has failed, and on files of the source that are not loaded, "" if there are
+    none.
     """
 
     success: bool
@@ -114,7 +115,7 @@ class VerificationResult:
     def describe(self) -> str:
         """Return a description of the result in a few lines, for a log or an error message: the
         checks that fail or warn, their first rows, and what could not be checked."""
-        end = f"The last load {self.unfinished}. {GO_ON}" if self.unfinished else ""
+        end = f"{self.unfinished}. {GO_ON}" if self.unfinished else ""
         complete = f"Complete{' as far as it was loaded' if end else ''}: {self.proof}"
         if self.report is None:
             return (
@@ -176,12 +177,13 @@ def verify(
     since_last: whether to check only the part that is not yet proven, to which facts belong that
     were filled in since the last verification, with all loads after theirs; if that part is empty,
     but a tuple has become open for longer than the job allows, everything is checked; if it is
-    empty, but the ledger has come to know which files the source had, the newest commit is checked
+    empty, but files of the source have changed or were passed over, the newest commit is checked
     again. job: the app's job, by default the ledger's record; limits: a job whose limits replace
     those of ``job``. reports_dir, reports_kept: the directory of Data Docs, and how many reports to
     keep; snapshots: the directory of the master data's snapshots; the environment gives the
-    defaults. unfinished: see ``VerificationResult``. sample: the number of facts, and of unmatched
-    tuples, that are joined again; they differ each time unless a seed is given. Raises ConfigError
+    defaults. unfinished: how the last load has failed, "" if it has not. sample: the number of
+    facts, and of unmatched tuples, that are joined again; they differ each time unless a seed is
+    given. Raises ConfigError
     for an app that has loaded nothing. A failed check raises no error.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
@@ -219,16 +221,13 @@ def verify(
             stale = job.expect.freshness is not None and is_stale(
                 job.expect, read_loads(connection, app, newest)
             )
-            listed = (
-                proof is not None
-                and proof.run is not None
-                and NOT_LISTED in proof.run.passing
-                and last_listed(connection, app) is not None
-            )
+            source = source_files(connection, app)
+            failed = f"The last load {unfinished}" if unfinished else ""
+            unfinished = ". ".join(filter(None, (failed, source.not_loaded)))
         if first is not None and newest <= first:
             if overdue:  # time has made it fail, which is proven by looking at everything
                 first = None
-            elif stale or listed:  # which is seen with the newest commit
+            elif stale or source.findings:  # which is seen with the newest commit
                 first = (commits[-2].batch, commits[-2].drain) if len(commits) > 1 else None
             else:
                 return VerificationResult(

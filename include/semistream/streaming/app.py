@@ -230,10 +230,11 @@ class App:
     def _ended(self, listed: float) -> dict[str, Any]:
         """Record the end of a run and return its summary. listed: the time at which the source was
         listed, in seconds since 1970."""
-        every = self.settings.trigger == AVAILABLE_NOW and not self._stopping
-        self.commits.end_run(listed if every else None)
+        ends = self.settings.trigger == AVAILABLE_NOW
+        self.commits.end_run(listed if ends and not self._stopping else None)
         summary = {
             "app": self.app,
+            "stopped": ends and self._stopping and self._interrupted(),
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
             "filled": 0 if self.resolving is None else self.resolving.filling.filled,
@@ -608,7 +609,10 @@ class App:
         """Return whether the app was asked to stop."""
         after = self.settings.stop_after
         over = bool(after) and time.monotonic() - self.started > after
-        return over or self.signals.came.is_set() or stop_requested(self.checkpoint)
+        return over or self._interrupted()
+
+    def _interrupted(self) -> bool:
+        return self.signals.came.is_set() or stop_requested(self.checkpoint)
 
     def _stop_at_border(self) -> bool:
         """Prevent further micro-batches from beginning, and return True. Return False if a batch is

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from semistream.counted import counted
 from semistream.positions import START, Position
 from semistream.warehouse.ledger import newest_commit
 from semistream.warehouse.schema import quality_runs
+from semistream.warehouse.source_files import source_files
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Run:
 class Proof:
     """The verified part of an app's loads. until: the position up to which everything is proven;
     failures: the open failures, newest first; run: the verification that extended the proof last;
-    unseen: descriptions of what the verifications could not check."""
+    unseen: descriptions of what the verifications could not check; left: what the source has now
+    and the app has not loaded, in words, "" if that is nothing or was not looked at."""
 
     app: str
     last: Position  # the newest commit
@@ -56,6 +58,7 @@ class Proof:
     failures: tuple[Run, ...]
     run: Run | None
     unseen: tuple[str, ...] = ()
+    left: str = ""
 
     @property
     def complete(self) -> bool:
@@ -74,11 +77,17 @@ class Proof:
         proven = f"batches 0 to {self.until[0]}, {checks}"
         if self.unseen:
             proven = "; ".join((f"{proven}, but not all could be looked at", *self.unseen))
-        return (
-            f"yes: {proven}"
-            if self.complete
-            else (f"NO: there are newer batches, which are not verified yet; verified are {proven}")
-        )
+        if not self.complete:
+            return f"NO: there are newer batches, which are not verified yet; verified are {proven}"
+        if self.left:
+            return f"yes, so far: {self.left}; proven are {proven}"
+        return f"yes: {proven}"
+
+
+def proof_and_source(connection: sa.Connection, app: str) -> Proof | None:
+    """Return the proof of an app, and compare the source's present files with the ledger."""
+    proof = read_proof(connection, app)
+    return proof and replace(proof, left=str(source_files(connection, app)))
 
 
 def read_proof(connection: sa.Connection, app: str) -> Proof | None:

@@ -162,6 +162,7 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
     """
     b, c, i, f, q = load_batches.c, load_commits.c, load_inputs.c, load_files.c, quality_runs.c
     number, now, u = app_number(connection, app), utc_now().isoformat(), unmatched.c
+    newest = connection.scalar(select(func.max(c.batch)).where(c.app == app))
     for stretch in of:
         loads = stretch.loads(number)
         commits = content(connection, app, [stretch]).commits
@@ -196,7 +197,9 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
                 .where(c.app == app, c.batch == at[0], c.drain == at[1])
                 .values(
                     rows_read=0,
-                    source_offsets=json.dumps(_taken_out(json.loads(commit.source_offsets), now)),
+                    source_offsets=json.dumps(
+                        _taken_out(json.loads(commit.source_offsets), now, newest)
+                    ),
                 )
             )
         covering = and_(
@@ -219,10 +222,11 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
     connection.execute(update(load_commits).where(c.app == app, later).values(source_listed=listed))
 
 
-def _taken_out(offsets: dict[str, Any], at: str) -> dict[str, Any]:
+def _taken_out(offsets: dict[str, Any], at: str, newest: int) -> dict[str, Any]:
     """Return the ``source_offsets`` of a batch whose files were taken out. at: the time of the
-    removal, UTC."""
-    return offsets | ({"files": 0} if "files" in offsets else {}) | {"taken_out": at}
+    removal, UTC; newest: the app's newest batch then."""
+    files = {"files": 0} if "files" in offsets else {}
+    return offsets | files | {"taken_out": at, "newest": newest}
 
 
 def _within(stretch: Stretch, of: Any) -> ColumnElement[bool]:

@@ -32,12 +32,14 @@ def run(arguments: Namespace) -> int:
 
     try:
         with console.progress(arguments.progress) as tell:
-            load(settings, places, tell, lambda line: print(line, file=sys.stderr))
+            result = load(settings, places, tell, lambda line: print(line, file=sys.stderr))
     except VerificationFailed:  # then above all one wants to see what was loaded
         show()
         raise
     show()
-    return 0
+    if result["stopped"]:
+        print(f"Interrupted: {result['stopped']}.", file=sys.stderr)
+    return 130 if result["stopped"] else 0
 
 
 COMMAND = Command(
