@@ -49,7 +49,7 @@ class SharedDictionaryWriter:
     share indices; the file has the types of their values."""
 
     def __init__(self, file: pa.NativeFile, schema: pa.Schema):
-        self._file, self._at, self._rows = file, 0, 0
+        self._file, self._at, self._rows, self._closed = file, 0, 0, False
         self._schema = pa.schema([f.with_type(_value_type(f.type)) for f in schema])
         self._groups = list[Struct]()
         self._encodings = dict[tuple[str, ...], dict[str, Any]]()  # by columns
@@ -111,7 +111,10 @@ class SharedDictionaryWriter:
         self._rows += rows
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write the footer. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         footer = _footer(_file_of(self._schema.empty_table(), {}))
         footer |= {3: (I64, self._rows), 4: (LIST, (STRUCT, self._groups))}
         data = thrift.write(footer)
