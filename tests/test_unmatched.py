@@ -308,6 +308,9 @@ def test_bytes_come_back_as_they_were(spark, tmp_path, ending):
             with pytest.raises(ConfigError, match=f"two for each.*line {line}: raw: '{wrong}'"):
                 steps.replay("sales", load.places, out)
         out.write_text(text)
+    else:  # some of the rows, and the columns that these need
+        some = pq.read_table(out, filters=[("reason", "=", "no_match")])
+        pq.write_table(some.drop_columns(["text", "file", "line", "why"]), out)
     steps.replay("sales", load.places, out)
     facts = dict(load.query("SELECT id, raw FROM fact_sales"))
     wanted = dict(enumerate(raw)) if ending == "jsonl" else {0: raw[0], 2: raw[2], 4: raw[4]}

@@ -428,8 +428,9 @@ def _hexadecimal(schema: pa.Schema) -> pa.Schema:
 
 def _with_bytes(rows: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return rows with the bytes that hexadecimal digits stand for, and by position what is no such
-    text. schema: the columns' types; those of columns that have bytes already stay."""
+    text. schema: the types of these columns and of others. Columns that have bytes already stay."""
     columns, wrong = list[pa.Array](), dict[int, str]()
+    schema = pa.schema([schema.field(name) for name in rows.schema.names])
     for of, column in zip(schema, rows.columns, strict=True):
         if is_bytes(of.type) and not is_bytes(column.type):
             good = pc.fill_null(pc.match_substring_regex(column, HEXADECIMAL), True)
