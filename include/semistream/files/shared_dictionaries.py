@@ -324,6 +324,12 @@ def _hybrid(index, width, out):
 
 @njit(inline="always")
 def _literals(index, first, last, width, out, at):
+    """Write the indices from first to last - 1, bit by bit, in groups of eight, from the byte `at`
+    on. Return the position behind them.
+
+    in      index int32[n]
+    out     out uint8[bytes]
+    """
     if first < last:
         groups = (last - first + 7) // 8
         at = _varint(groups * 2 + 1, out, at)
@@ -341,6 +347,11 @@ def _literals(index, first, last, width, out, at):
 
 @njit(inline="always")
 def _varint(number, out, at):
+    """Write a number with 7 bits in a byte, the lowest first, from the byte `at` on. Return the
+    position behind it.
+
+    out     out uint8[bytes]
+    """
     while number > 0x7F:
         out[at] = number & 0x7F | 0x80
         number >>= 7

@@ -76,13 +76,18 @@ def polynomial(x, a, b, c, d, bits):
 
 
 def field_elements(codes: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """Return the points of the field, uint64[n], for key codes, int64[n]. linear: the random linear
-    function, uint64[3]."""
+    """Return the points of the field, uint64[n], for key codes, int64[n], by the random linear
+    function linear, uint64[3]."""
     return filled(_field_elements, len(codes), np.uint64, codes, linear)
 
 
 @njit(cache=True)
 def _field_elements(codes, linear, out):
+    """Write ``field_elements``.
+
+    in      codes int64[n], linear uint64[3]
+    out     out uint64[n]
+    """
     for i in range(len(codes)):
         code = np.uint64(codes[i])
         y = multiply(linear[0], code >> np.uint64(32), BITS)

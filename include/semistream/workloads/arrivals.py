@@ -72,7 +72,10 @@ def _left_share(seed, period, node, b):
 
 @njit(cache=True)
 def _times(start, tuples, mass, period, b, halvings, seed, out):
-    """Write the arrival times of tuples, float64[tuples]. mass: number of tuples in a period."""
+    """Write the arrival times of tuples. mass: number of tuples in a period.
+
+    out     out float64[tuples]
+    """
     for i in range(tuples):
         number = np.floor((start + i + 1) / mass)
         left_over, m, width, at, node = (start + i + 1) - number * mass, mass, period, 0.0, 1

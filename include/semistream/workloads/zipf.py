@@ -98,6 +98,10 @@ def _inverse(u, z):
 
 @njit(cache=True)
 def _draw(start, rows, count, z, seed, factor, drift, out):
+    """Write the keys of ``ZipfKeys.draw``.
+
+    out     out int64[rows]
+    """
     turn = np.int64(count * 0.3819660112501051)  # two turns share few frequent keys
     low, high = _integral(1.5, z) - 1.0, _integral(count + 0.5, z)
     for i in range(rows):
