@@ -129,7 +129,7 @@ COMPARED = tuple(
             f"{JOIN}, R of 200,000, 1 core, cold",
             "DuckDB",
             "console-small",
-            "elevatorjoin, from files",
+            "auto, from files",
             "duckdb",
             "R=200,000 S=2,000,000 M=25 MB, 1 core",
         ),
@@ -137,7 +137,7 @@ COMPARED = tuple(
             "the same",
             "Polars, without a limit",
             "console-small",
-            "elevatorjoin, from files",
+            "auto, from files",
             "polars",
             "R=200,000 S=2,000,000 M=25 MB, 1 core",
         ),
@@ -145,7 +145,7 @@ COMPARED = tuple(
             f"{JOIN}, R of 2 million, 1 core, cold",
             "DuckDB",
             "console-small",
-            "elevatorjoin, from files",
+            "auto, from files",
             "duckdb",
             "R=2,000,000 S=2,000,000 M=25 MB, 1 core",
         ),
@@ -153,9 +153,24 @@ COMPARED = tuple(
             "the same, the snapshot ready",
             "DuckDB",
             "console-small",
-            "elevatorjoin, ready",
+            "auto, ready",
             "duckdb",
             "R=2,000,000 S=2,000,000 M=25 MB, 1 core",
+        ),
+        *(
+            (
+                f"{what}, {cores}",
+                "DuckDB",
+                "console-full",
+                f"auto, {how}",
+                "duckdb",
+                f"R=2,000,000 S=20,000,000 M=250 MB, {cores}",
+            )
+            for cores in ("1 core", "2 cores")
+            for what, how in (
+                (f"{JOIN}, R of 2 million, S of 20 million, cold", "from files"),
+                ("the same, the snapshot ready", "ready"),
+            )
         ),
         (
             "the operator, micro-batches of 100,000",
