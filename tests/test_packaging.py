@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,6 +86,12 @@ def check_join(programs: Path, home: Path) -> None:
     header, *rows = (home / "out.csv").read_text().splitlines()
     assert header == '"sale_id","sku","amount","name"'
     assert sorted(rows) == ['1,"a",2,"Apple"', '2,"b",3,"Bear"']
+    joined = semistream(programs, home, "join", *files, "--out", "out.parquet")
+    assert joined.returncode == 0, joined.stderr
+    assert pq.read_table(home / "out.parquet").sort_by("sale_id")["name"].to_pylist() == [
+        "Apple",
+        "Bear",
+    ]
 
 
 def test_wheel_and_sdist_have_the_package_and_nothing_else(built):

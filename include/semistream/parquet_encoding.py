@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 SAMPLED_ROWS = 8192
 # The sample is taken in pieces of this many neighbouring rows, evenly spaced: the first rows of a
@@ -25,6 +26,7 @@ LEAST_SAVED = 0.5
 # a page ends at 1 MB, or at this many rows: with PyArrow's default, 20,000, encoding numbers takes
 # a quarter longer
 PAGE_ROWS = 131_072
+LIMITS_ROWS = "max_rows_per_page" in pq.write_table.__code__.co_varnames  # since PyArrow 23
 # Zstandard takes half of Snappy's bytes for texts, but twice its time for numbers
 NUMBERS, OTHERS = "snappy", "zstd"
 
@@ -44,7 +46,13 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
             codecs[leaf] = codec
             if few:
                 dictionaries.append(leaf)
-    return {"compression": codecs, "use_dictionary": dictionaries, "max_rows_per_page": PAGE_ROWS}
+    return {"compression": codecs, "use_dictionary": dictionaries} | page_of(PAGE_ROWS)
+
+
+def page_of(rows: int) -> dict[str, int]:
+    """Return the option of ``ParquetWriter`` by which a page has at most so many rows; none where
+    PyArrow has no such limit, nor a default."""
+    return {"max_rows_per_page": rows} if LIMITS_ROWS else {}
 
 
 def _encoding_of(

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from semistream.compiled import njit
 from semistream.files import thrift
 from semistream.files.thrift import BINARY, I16, I32, I64, LIST, STRUCT, Struct
-from semistream.parquet_encoding import encoding
+from semistream.parquet_encoding import encoding, page_of
 
 MAGIC = b"PAR1"
 LEAST_REPEATED = 2  # rows of a tuple of R, on average, from which a dictionary of tuples pays
@@ -31,9 +31,7 @@ DATA_PAGE, DICTIONARY_PAGE = (I32, 0), (I32, 2)
 # fields of a column's metadata
 KIND, ENCODINGS, PATH, CODEC, VALUES, UNCOMPRESSED, COMPRESSED = range(1, 8)
 DATA, DICTIONARY, STATISTICS, PAGES = 9, 11, 12, 13
-ONE_PAGE: dict[str, Any] = {"data_page_size": 1 << 30, "use_dictionary": False}
-if "max_rows_per_page" in pq.write_table.__code__.co_varnames:  # since PyArrow 23
-    ONE_PAGE["max_rows_per_page"] = 1 << 30
+ONE_PAGE = {"data_page_size": 1 << 30, "use_dictionary": False} | page_of(1 << 30)
 
 
 class Chunk(NamedTuple):
