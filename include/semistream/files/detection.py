@@ -207,12 +207,10 @@ def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFi
 
 
 def _as_loaded(source: FileSource) -> FileSource:
-    """Return a source with the types that a load gives to dictionaries, long texts and times, so
-    that their values are compared, and rows with times that cannot be loaded are rejected."""
+    """Return a source with the types that a load gives to long texts and times, so that their
+    values are compared, and rows with times that cannot be loaded are rejected."""
 
     def kind(of: pa.DataType) -> pa.DataType:
-        if pa.types.is_dictionary(of):
-            return kind(of.value_type)
         if pa.types.is_large_string(of) or pa.types.is_string_view(of):
             return pa.string()
         if pa.types.is_timestamp(of):

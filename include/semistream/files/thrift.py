@@ -9,19 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, STRUCT = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    12,
-)
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET = range(1, 11)
+STRUCT = 12
 Struct = dict[int, tuple[int, Any]]
 
 
