@@ -37,8 +37,8 @@ papers: setup ## Repeat the papers' experiments and judge their claims (ARGS="ss
 docs: setup ## Build the site of the documentation into var/site
 	@$(RUN) python -m docs.build_site
 
-check: setup ## Check format, lint rules, types and layers, as CI does
-	@$(RUN) ruff format --check . && ruff check . && mypy && lint-imports
+check: setup ## Check format, lint rules, types, layers and the pages' figures, as CI does
+	@$(RUN) ruff format --check . && ruff check . && mypy && lint-imports && python -m benchmarks docs check
 
 lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
 	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml --extra all --group airflow

@@ -2,9 +2,10 @@
 
 A small form takes a few minutes (the default); --scale full runs everything. Each benchmark prints
 its table and writes NAME-SCALE.jsonl, with one row for each peer and everything on which the
-figures depend. A wrong answer fails the run. Three commands measure nothing: "docs" writes the
-results into the pages of docs/, "keep DIRECTORY" copies the results of the papers' experiments
-(python -m benchmarks.papers), and "verdicts [NAME …]" judges those results again.
+figures depend. A wrong answer fails the run. Four commands measure nothing: "docs" writes the
+results into the pages of docs/, "docs check" fails where a page is not as it would write it, "keep
+DIRECTORY" copies the results of the papers' experiments (python -m benchmarks.papers), and
+"verdicts [NAME …]" judges those results again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import docs
+from benchmarks.changes import NoHistory
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 from benchmarks.papers import kept
@@ -88,6 +90,8 @@ def main(argv: list[str] | None = None) -> int:
     if a.names == ["docs"]:
         docs.write()
         return 0
+    if a.names == ["docs", "check"]:
+        return _check_pages()
     if a.names[:1] == ["keep"] and len(a.names) == 2:
         print("\n".join(kept.keep(Path(a.names[1]))))
         return 0
@@ -128,6 +132,17 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             shutil.rmtree(bench.files.runs, ignore_errors=True)
     return int(failed)
+
+
+def _check_pages() -> int:
+    try:
+        pages = docs.outdated()
+    except NoHistory as e:
+        print(f"the pages' figures are not checked: {e}")
+        return 0
+    if pages:
+        print(f"{', '.join(pages)}: write the figures anew, by python -m benchmarks docs")
+    return int(bool(pages))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,11 @@ def write() -> None:
         page.write_text(filled(page.read_text()))
 
 
+def outdated() -> list[str]:
+    """Return the pages that `write` would change. Raises NoHistory."""
+    return [str(p.relative_to(ROOT)) for p in PAGES if filled(p.read_text()) != p.read_text()]
+
+
 def filled(page: str) -> str:
     """Return the page with its blocks filled in from the result files."""
     return BLOCK.sub(
