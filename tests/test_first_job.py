@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import inspect
 
 from semistream.errors import ConfigError
+from semistream.files.source import row_text
 from semistream.paths import Paths
 from semistream.pipeline.job_schema import job_schema
 from semistream.pipeline.provision_steps import provision_changed
@@ -387,6 +388,7 @@ def nested(tmp_path) -> Path:
         "shop": pa.array(range(6), pa.int16()),
         "town": pa.array(["a", "b"] * 3).dictionary_encode(),
         "since": pa.array(range(6), pa.timestamp("ms", "Europe/Berlin")),
+        "opens": pa.array(range(6), pa.time32("s")),
         "at": [{"street": "x", "number": i} for i in range(6)],
     }
     pq.write_table(pa.table(columns), tmp_path / "shops.parquet")
@@ -398,8 +400,8 @@ def test_nested_columns_are_left_out_of_a_proposal_that_can_be_loaded(run, neste
     assert code == 0, err
     text = Path("v.yaml").read_text()
     (role,) = load_job("v.yaml").roles
-    assert role.dimension.columns == "shop SMALLINT, town STRING, since TIMESTAMP"
-    assert list(role.columns) == ["town", "since"]
+    assert role.dimension.columns == "shop SMALLINT, town STRING, since TIMESTAMP, opens TIME"
+    assert list(role.columns) == ["town", "since", "opens"]
     assert load_job("v.yaml").stream.declared.field("shop").type == pa.int64()
     assert "zeros" not in text
     assert "dictionary" not in text
@@ -418,7 +420,7 @@ def test_a_key_that_is_no_integer_everywhere_is_proposed_as_text_on_both_sides(r
         file.write("200;other\n")
     assert run("init", "sales.csv", "shops.parquet", "--out", "v.yaml")[0] == 0
     (role,) = load_job("v.yaml").roles
-    assert role.dimension.columns == "shop STRING, town STRING, since TIMESTAMP"
+    assert role.dimension.columns == "shop STRING, town STRING, since TIMESTAMP, opens TIME"
     code, out, err = run("check", "v.yaml")
     assert code == 0, out + err
     assert run("provision", "v.yaml")[0] == 0
@@ -506,6 +508,35 @@ def test_a_time_finer_than_microseconds_is_told_and_its_row_left_out(run, tmp_pa
     assert code == 0 and f"at: {said}" in out and f"since: {said}" in out, out + err
     text = Path("w.yaml").read_text()
     assert "max_unparsable: 0.42" in text and "max_rejected: 0.42" in text
+
+
+def test_a_row_left_out_is_told_with_what_python_has_no_value_for(run, tmp_path):
+    """Nanoseconds, years after 9999 and durations, at any depth."""
+    fine, day = 1_600_000_000_123_456_789, pa.scalar(9_000_000, pa.date32())
+    ns = pa.timestamp("ns")
+    columns = {
+        "at": pa.array([fine], ns),
+        "list": pa.array([[fine, None]], pa.list_(ns)),
+        "struct": pa.array([{"t": fine}], pa.struct([("t", ns)])),
+        "map": pa.array([[("a", fine)]], pa.map_(pa.string(), ns)),
+        "day": pa.array([[day, None]], pa.list_(pa.date32())),
+        "kind": pa.array([fine], ns).dictionary_encode(),
+        "span": pa.array([fine], pa.duration("ns")),
+    }
+    text = "2020-09-13 12:26:40.123456789"
+    assert json.loads(row_text(pa.record_batch(columns), 0)) == {
+        "at": text,
+        "list": [text, None],
+        "struct": {"t": text},
+        "map": [{"key": "a", "value": text}],
+        "day": ["26611-03-02", None],
+        "kind": text,
+        "span": f"{fine} ns",
+    }
+    pq.write_table(pa.table({"id": [1]} | columns), "sales.parquet")
+    pq.write_table(pa.table({"id": [1]}), "ids.parquet")
+    code, out, err = run("init", "sales.parquet", "ids.parquet", "--on", "id=id", "--out", "v.yaml")
+    assert code == 0 and f"at: '{text}' is not TIMESTAMP_NTZ" in out, out + err
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ TYPES = {
     "char": pa.string(),
     "binary": pa.binary(),
     "date": pa.date32(),
+    "time": pa.time64("us"),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
     "decimal": pa.decimal128(10, 0),

@@ -254,13 +254,29 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def text_of(value: pa.Scalar) -> Any:
-    """Return a cell for a reason: a date or time as text, as Python has neither nanoseconds nor
-    years after 9999; bytes as the text that they are, with escapes where they are no UTF-8; others
-    as Python's values."""
-    if is_time(value.type):
-        return time_text(value)
-    found = value.as_py()
+    """Return a cell for a reason: bytes as the text that they are, with escapes where they are no
+    UTF-8; others as `plain` does."""
+    found = plain(value)
     return found.decode(errors="backslashreplace") if isinstance(found, bytes) else found
+
+
+def plain(value: pa.Scalar) -> Any:
+    """Return a cell as a Python value, with dates and times at any depth as text, as Python has
+    neither nanoseconds nor years after 9999."""
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_dictionary(kind):
+        return plain(value.value)
+    if is_time(kind):
+        return time_text(value)
+    if pa.types.is_duration(kind):
+        return f"{value.value} {kind.unit}"
+    if pa.types.is_struct(kind):
+        return {name: plain(of) for name, of in value.items()}
+    if pa.types.is_nested(kind):  # a list, or the entries of a map
+        return [plain(of) for of in value.values]
+    return value.as_py()
 
 
 def json_text(value: Any) -> str:

@@ -24,8 +24,8 @@ from semistream.errors import ConfigError, check_name
 from semistream.files.convert import (
     cast_cells,
     cast_rows,
-    is_time,
     json_text,
+    plain,
     prepared_cells,
     time_text,
     without,
@@ -282,8 +282,7 @@ def check_columns(
 def row_text(rows: pa.RecordBatch, i: int) -> str:
     """Return a row as JSON, with bytes in hexadecimal digits."""
     cells = {
-        name: time_text(column[i]) if is_time(column.type) else column[i].as_py()
-        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        name: plain(column[i]) for name, column in zip(rows.schema.names, rows.columns, strict=True)
     }
     return json.dumps(cells, default=json_text, ensure_ascii=False)
 
