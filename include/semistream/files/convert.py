@@ -293,13 +293,15 @@ def readable(column: pa.Array) -> pa.Array:
 
 def time_text(value: pa.Scalar) -> str | None:
     """Return a date or time as text, with all of its digits; one with a zone in UTC."""
-    kind = value.type
-    if pa.types.is_timestamp(kind) and kind.tz:
-        value = value.cast(pa.timestamp(kind.unit, "UTC"))
-    text: str | None = pc.replace_substring_regex(
-        value.cast(pa.string()), r"\.0+(Z?)$", r"\1"
-    ).as_py()
+    text: str | None = time_texts(value).as_py()
     return text
+
+
+def time_texts(times: Any) -> Any:
+    """Return dates or times as texts, as `time_text` does. times: a column or a scalar."""
+    if pa.types.is_timestamp(times.type) and times.type.tz:
+        times = times.cast(pa.timestamp(times.type.unit, "UTC"))
+    return pc.replace_substring_regex(times.cast(pa.string()), r"\.0+(Z?)$", r"\1")
 
 
 def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]) -> list[pa.Array]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from semistream.durable import WritingThread, naming
 from semistream.errors import ConfigError
-from semistream.files.convert import is_bytes, is_time, json_text
+from semistream.files.convert import is_bytes, is_time, json_text, time_texts
 from semistream.files.opening import FORMATS
 from semistream.files.shared_dictionaries import SharedDictionaryWriter
 from semistream.gathering import Gathered
@@ -109,7 +109,11 @@ class _JsonWriter:
     def write_table(self, table: pa.Table) -> None:
         for i, field in enumerate(table.schema):
             if is_time(field.type):
-                table = table.set_column(i, field.name, _time_texts(table.column(i)))
+                # ISO 8601; Python's times have neither nanoseconds nor years after 9999
+                texts = pc.replace_substring(
+                    time_texts(table.column(i)), " ", "T", max_replacements=1
+                )
+                table = table.set_column(i, field.name, texts)
         for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
             lines = (
                 json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
@@ -129,13 +133,6 @@ def _in_utc(table: pa.Table) -> pa.Table:
             times = table.column(i).cast(pa.timestamp(field.type.unit, "UTC"))
             table = table.set_column(i, field.name, times)
     return table
-
-
-def _time_texts(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return dates or times in the form of ISO 8601. Python's have neither nanoseconds nor years
-    after 9999."""
-    texts = pc.replace_substring(times.cast(pa.string()), " ", "T", max_replacements=1)
-    return pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
 
 
 def _plain(value: Any) -> str:
