@@ -420,6 +420,8 @@ EXPERIMENTS = (
                 0.99,
                 unit="",
                 reading="place of the best among the sizes measured: 0 the smallest, 1 the largest",
+                note="the rate still rises, measured and by the model, at the largest buffer for "
+                "which half of M has room",
             ),
         ),
         (Plot("Service rate of the disk phase", "disk_tuples", "mu_disk", log="x"),),
