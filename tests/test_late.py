@@ -633,6 +633,30 @@ def test_a_mended_file_is_replayed_once(spark, late, tmp_path, ending):
     assert result.figures["resolved"] == len(mended) + len(moved)
 
 
+def test_what_a_replay_leaves_unmatched_is_not_new(spark, both, tmp_path):
+    """It was among the tuples of a verification that succeeded, and there are fewer now."""
+    both.begin(spark, 1000)
+    count = both.open().total()
+
+    def judged(share, **options):
+        role = both.job.dimensions["part"].model_copy(update={"max_unmatched": share})
+        result = verify(
+            both, limits=both.job.model_copy(update={"dimensions": {"part": role}}), **options
+        )
+        return {check.name for check in result.failed}
+
+    assert not judged(count / 1000)
+    mended = iter(range(count))
+    keys = {True: "c7", False: "nowhere"}
+    file = exported(
+        both, tmp_path / "mended.csv", lambda row: row | {"sku": keys[next(mended) < 10]}
+    )
+    assert "10 unmatched tuples became facts" in both.replay(file)
+    assert not judged((count - 10) / 1000, since_last=True)
+    assert not judged((count - 10) / 1000)
+    assert judged((count - 11) / 1000) == {"unmatched_share"}
+
+
 def test_a_file_that_is_not_what_was_kept_is_refused(spark, late, tmp_path):
     late.begin(spark, 500)
     before = late.query("SELECT count(*) FROM load_commits")

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from semistream.files.near_misses import is_suspicious
+from semistream.positions import START
 from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.inferred import inferred_facts, inferred_open
 from semistream.quality.join_size import stage_join_sizes
@@ -36,6 +37,7 @@ from semistream.quality.staging import Staging
 from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import Passed, find_near_misses
 from semistream.warehouse.load_history import MISSING, newest_rise
+from semistream.warehouse.load_ids import first_load
 from semistream.warehouse.schema import inferred, load_inputs, load_rejections, unmatched
 from semistream.warehouse.tables import ROW_KEY, same_row
 
@@ -295,21 +297,16 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
 
     A tuple counts where its present result is: a row of unmatched that was joined again counts in
     the load that did so. A role that passes on tuples without a row knows that only of facts, so
-    that its tuples which another role rejected do not count.
+    that its tuples which another role rejected do not count. Neither does a tuple that has met the
+    role before these loads, and was joined again in them.
     """
     r, u = load_rejections.c, unmatched.c
     of_range = (u.load_id.between(*scope.unsettled), scope.kept())
+    graced = and_(u.reason == Reason.NO_MATCH, role.in_grace(unmatched))
     resolved = (
         select(func.count())
         .select_from(unmatched)
-        .where(
-            *of_range,
-            role.keeps(unmatched),
-            or_(
-                ~scope.is_open(unmatched),
-                and_(u.reason == Reason.NO_MATCH, role.in_grace(unmatched)),
-            ),
-        )
+        .where(*of_range, role.keeps(unmatched), or_(~scope.is_open(unmatched), graced))
         .scalar_subquery()
     )
     lacking = _total(scope, role, r.tuples, r.reason.in_(MISSING)) - resolved
@@ -319,12 +316,43 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
         still = (inferred.c.version.is_(None), ~role.in_grace(inferred))
         lacking += _tuples(scope, role, role.is_inferred(scope.fact, *still))
     gone = [~scope.is_open(unmatched)]
-    if not role.alone and (role.infers or not role.rejects):
+    in_unmatched = role.alone or (role.rejects and not role.infers)
+    if not in_unmatched:
         gone.append(or_(u.role.is_(None), u.role != role.name))
     elsewhere = select(func.count()).select_from(unmatched)
     not_here = elsewhere.where(*of_range, role.has_met(unmatched), or_(*gone)).scalar_subquery()
     met = _met(scope, role) - not_here
+    if scope.rejoins and in_unmatched:
+        before = _left_before(scope, role)
+        lacks = (role.keeps(unmatched), scope.is_open(unmatched), ~graced, _is_of(before))
+        lacking -= elsewhere.where(*of_range, *lacks).scalar_subquery()
+        met -= select(func.count()).select_from(before).scalar_subquery()
     return select(met.label("rows_read"), lacking.label("unmatched")).subquery("counts")
+
+
+def _left_before(scope: Scope, role: Role) -> sa.Subquery:
+    """Return a subquery of the rows of ``unmatched`` that loads before these have left, that these
+    have joined again, and that have met the role."""
+    old = unmatched.alias("old")
+    mine = (
+        old.c.fact_table == scope.fact_name,
+        old.c.load_id.between(first_load(scope.number, START), scope.settled),
+        old.c.resolved_by.between(*scope.unsettled),
+    )
+    return (
+        select(old.c.stream_id, old.c.resolved_by)
+        .where(*mine, role.has_met(old))
+        .subquery("left_before")
+    )
+
+
+def _is_of(before: sa.Subquery) -> ColumnElement[bool]:
+    """Return the condition for rows of ``unmatched`` of these tuples. Of tuples without an id, it
+    holds for all that the same load has joined again."""
+    u = unmatched.c
+    loads = select(before.c.resolved_by).where(before.c.stream_id.is_(None))
+    by_load = and_(u.stream_id.is_(None), u.load_id.in_(loads))
+    return or_(u.stream_id.in_(select(before.c.stream_id)), by_load)
 
 
 def _met(scope: Scope, role: Role) -> ColumnElement[Any]:

@@ -17,7 +17,7 @@ from semistream.job import SIDES, UNKNOWN, AnyJob, Job, SideSpec, StreamSpec
 from semistream.job import Role as JobRole
 from semistream.master.manifest import decode_schema
 from semistream.master.published import snapshot_root
-from semistream.positions import START, Position, ordinal
+from semistream.positions import START, Position, ordinal, resolves
 from semistream.reasons import QUARANTINED, Reason
 from semistream.warehouse.ledger import app_number, committed_apps
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
@@ -43,8 +43,8 @@ UNPUBLISHED = "not published yet"  # stands for a version of the master data
 @dataclass(frozen=True)
 class Range:
     """The batches of one app after `first` and up to `last`. If `first` is None, the range begins
-    with the first batch. news: the part of it that no verification has proven; None if that is all
-    of it."""
+    with the first batch. news: the part of it that was in no verification that succeeded; None if
+    that is all of it."""
 
     app: str
     number: int  # the app's number in its load_ids
@@ -53,6 +53,7 @@ class Range:
     # the last position at or before `first` after which no tuple waited
     source_first: Position | None
     commits: int
+    rejoins: bool  # whether one of its loads has joined tuples of ``unmatched`` again
     news: Range | None
 
     def _within(self, table: FromClause, first: Position) -> ColumnElement[bool]:
@@ -421,7 +422,7 @@ def range_of(
     proven: Position = START,
 ) -> Range:
     """Return the range of the verified `commits`, which are in order. proven: the position up to
-    which they have been proven before."""
+    which verifications of them have succeeded."""
     b, last = load_batches.c, (commits[-1].batch, commits[-1].drain)
     drained = connection.execute(
         select(b.batch, b.drain)
@@ -431,13 +432,15 @@ def range_of(
         .order_by(b.batch.desc(), b.drain.desc())
         .limit(1)
     ).first()
+    source_first = None if drained is None else (drained.batch, drained.drain)
     return Range(
         app,
         app_number(connection, app),
         first,
         last,
-        None if drained is None else (drained.batch, drained.drain),
+        source_first,
         len(commits),
+        any(resolves(c.drain) and (c.batch, c.drain) > (source_first or START) for c in commits),
         range_of(connection, app, commits, proven) if (first or START) < proven < last else None,
     )
 

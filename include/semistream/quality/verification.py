@@ -255,7 +255,7 @@ def verify(
                     job,
                     commits,
                     first,
-                    proof.until if proof is not None else START,
+                    proof.held if proof is not None else START,
                     (sample, seed),
                     reports,
                     snapshots,

@@ -48,13 +48,15 @@ class Run:
 @dataclass(frozen=True)
 class Proof:
     """The verified part of an app's loads. until: the position up to which everything is proven;
-    failures: the open failures, newest first; run: the verification that extended the proof last;
+    held: that up to which everything was, before a failure; failures: the open failures, newest
+    first; run: the verification that extended the proof last;
     unseen: descriptions of what the verifications could not check; left: what the source has now
     and the app has not loaded, in words, "" if that is nothing or was not looked at."""
 
     app: str
     last: Position  # the newest commit
     until: Position
+    held: Position
     failures: tuple[Run, ...]
     run: Run | None
     unseen: tuple[str, ...] = ()
@@ -118,9 +120,10 @@ def counting(app: str, fact_table: str) -> sa.ColumnElement[bool]:
 
 
 def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
-    until, failures, proving, unseen = START, list[Run](), None, dict[str, None]()
+    until, held, failures, proving, unseen = START, START, list[Run](), None, dict[str, None]()
     for run in runs:
         if run.success:
+            held = max(held, run.last) if run.first <= held else held
             failures = [f for f in failures if not run.covers(f)]
             if run.first <= until:
                 again = run.first == START and run.last >= until  # everything was checked again
@@ -131,7 +134,7 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
             until = min(until, run.first)
     # the newest one has looked at source and checkpoint again
     unseen |= dict.fromkeys(proving.passing if proving is not None else ())
-    return Proof(app, last, until, tuple(reversed(failures)), proving, tuple(unseen))
+    return Proof(app, last, until, held, tuple(reversed(failures)), proving, tuple(unseen))
 
 
 def as_run(row: sa.Row) -> Run:
