@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -259,6 +260,15 @@ def test_a_form_that_one_role_declares_holds_for_the_others_that_use_the_column(
 def test_a_named_algorithm_is_that_of_all_roles(algorithm, memory, star):
     stats, _ = star("--algorithm", algorithm, text=STAR.replace("16MB", memory))
     assert {role["algorithm"] for role in stats["roles"]} == {algorithm}
+    assert differences(SQL) == 0
+
+
+def test_too_little_memory_is_refused_with_one_that_suffices(star, run):
+    Path("star.yaml").write_text(STAR.replace("16MB", "1KB"))
+    code, _, err = run("join", "--config", "star.yaml", "--null-values", "NA")
+    least = re.search(r"'memory' must be at least ([\d,]+) bytes for 4 dimensions", err)
+    assert code == 2 and least, err
+    star(text=STAR.replace("16MB", least[1].replace(",", "")))
     assert differences(SQL) == 0
 
 

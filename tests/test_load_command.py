@@ -220,6 +220,8 @@ def test_a_file_that_was_appended_to_is_noticed_by_a_load_with_nothing_new(run, 
     for command in (("load", "sales.yaml"), ("load", "sales.yaml"), ("verify", "sales")):
         code, out, err = run(*command)
         assert code == 1 and "written since it was loaded" in err, out + err
+    code, out, _ = run("check", "sales.yaml")
+    assert code == 1 and f"{file}: written since it was loaded" in out
     assert "sales: nothing new to load" in run("load", "sales.yaml")[2]
     for check in ("(source_files): 1 row", "(source_rows): 1 row", "(none_missing): 1 row"):
         remedy = err.partition(check)[2].partition("What to do: ")[2].partition("\n")[0]
@@ -316,6 +318,36 @@ def test_a_setting_that_only_the_app_refuses_is_a_wrong_one(run, sales, monkeypa
     code, _, err = run("load", "sales.yaml", "--memory", "9")
     assert code == 2
     assert "Wrong setting: 'memory' must be at least 5,000 bytes for a join. Got 9" in err
+
+
+def test_what_cannot_be_is_refused_before_anything_is_provisioned(run, sales):
+    code, _, err = run("load", "sales.yaml", "--algorithm", "hashjoin")
+    assert code == 2 and "Did you mean 'hash-join'?" in err
+    code, _, err = run("load", "sales.yaml", "--algorithm", "ssj", "--parameters", "disk=1")
+    assert code == 2 and "'disk' is not a setting" in err
+    assert not (sales / "var" / "warehouse.db").exists()
+    code, _, err = run("verify", "sales", "--sample", "-1")
+    assert code == 2 and "'sample' must be at least 0" in err
+
+
+def test_a_tuple_that_one_role_would_infer_and_another_rejects_is_proven(run, tmp_path):
+    (tmp_path / "rows.csv").write_text("".join(f"{i},name {i}\n" for i in ["k", *range(10)]))
+    (tmp_path / "in").mkdir()
+    tuples = "".join(f"{i},{i % 11}\n" for i in range(44))  # no row has key 10
+    (tmp_path / "in" / "a.csv").write_text(f"id,k\n{tuples}")
+    (tmp_path / "job.yaml").write_text(
+        """
+name: star
+stream: {format: csv, path: in, columns: 'id BIGINT, k BIGINT', id: [id]}
+dimensions:
+  a: {dimension: {path: rows.csv}, on: k, late: infer, columns: {name k: a}}
+  b: {dimension: {path: rows.csv}, on: k, columns: {name k: b}}
+fact_table: fact_star
+"""
+    )
+    code, out, err = run("load", "job.yaml")
+    assert code == 0, err
+    assert "unmatched" in out
 
 
 def test_settings_of_two_streams_are_those_of_their_jobs(run, sales, monkeypatch):

@@ -16,7 +16,7 @@ from semistream.master.snapshot import open_snapshot
 from semistream.sizing import star_plan
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
-from semistream.sizing.star_plan import size_plan
+from semistream.sizing.star_plan import choose_plan, size_plan
 
 ROWS = {"part": 20_000, "shop": 60, "day": 400}
 TUPLES = 8_000
@@ -175,9 +175,13 @@ def test_one_role_is_left_as_it_is(snapshots, sales):
     assert size_plan(one, sales, TYPICAL) is one
 
 
-def test_too_little_memory_is_refused_with_the_m_of_all(snapshots, sales):
-    asked = plan(snapshots, 3_000, 2)
+@pytest.mark.parametrize("memory", [30, 3_000])
+def test_too_little_memory_is_refused_with_an_m_of_all_that_suffices(snapshots, sales, memory):
     with pytest.raises(NotEnoughMemory) as refusal:
-        size_plan(asked, sales, TYPICAL).choose(sales, TYPICAL)
-    assert refusal.value.value == 3_000 and refusal.value.least > 3_000
-    assert "3 dimensions" in str(refusal.value)
+        choose_plan(plan(snapshots, memory, 2), sales, TYPICAL)
+    least = refusal.value.least
+    assert refusal.value.value == memory and least > memory
+    assert "in 2 partitions of 3 dimensions" in str(refusal.value)
+    assert choose_plan(plan(snapshots, least, 2), sales, TYPICAL).memory * 2 <= least
+    with pytest.raises(NotEnoughMemory):
+        choose_plan(plan(snapshots, least // 3, 2), sales, TYPICAL)

@@ -63,10 +63,10 @@ def check_name(parameter: str, constraint: str, name: str, names: Collection[str
 
 class NotEnoughMemory(ConfigError):
     """An M that is too small for an operator. ``least``: bytes that suffice for the operator,
-    whatever the stream."""
+    whatever the stream; ``what``: the operator, in words."""
 
     def __init__(self, least: int, value: int, what: str, remedy: str = "Give more memory."):
-        self.least = least
+        self.least, self.what = least, what
         super().__init__("memory", f"must be at least {least:,} bytes for {what}", value, remedy)
 
 

@@ -32,6 +32,7 @@ from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak, keep_freed
 from semistream.sizing import choose, known_costs, open_join
+from semistream.sizing.enough import with_enough
 from semistream.sizing.star import RoleShare, StarRole, StarSizes, size_star, widened
 
 if TYPE_CHECKING:
@@ -65,7 +66,19 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
             samples[role].add(rows)
             unmatched.write(rows, role)
 
-        star = _open(settings, first.rows, inputs, summary, _tuples(stream, first), note)
+        tuples = _tuples(stream, first)
+        star = with_enough(
+            lambda memory: _open(
+                settings.model_copy(update={"memory": memory}),
+                first.rows,
+                inputs,
+                summary,
+                tuples,
+                note,
+            ),
+            int(settings.memory),
+            len(inputs.roles),
+        )
         samples = {each.role: _sample(each.join, stream.schema) for each in star.joins}
         outputs = stack.enter_context(Outputs(settings, star.output_schema))
         unmatched = Unmatched(
@@ -135,7 +148,8 @@ def _open(
                 continue
             if len(roles) == 1:
                 raise
-            raise NotEnoughMemory(e.least, share.memory, f"the share of {share.role}") from None
+            most, what = len(roles) * e.least, f"{len(roles)} dimensions"
+            raise NotEnoughMemory(most, int(settings.memory), what) from None
         break
     summary.algorithm = ", ".join(dict.fromkeys(each.join.spec.algorithm for each in joins))
     summary.reason = "; ".join(filter(None, reasons))

@@ -174,7 +174,7 @@ E = TypeVar("E", bound=Entry)
 def find_algorithm(name: str) -> Algorithm:
     """Return the semi-stream join with this name, or the hash join. Raises ConfigError for an
     unknown name."""
-    return HASH_JOIN if name.lower() == HASH_JOIN.name else find_entry(REGISTRY, name)
+    return find_entry(REGISTRY | {HASH_JOIN.name: HASH_JOIN}, name)
 
 
 def find_entry(registry: Mapping[str, E], name: str) -> E:

@@ -4,6 +4,7 @@ models. It reads the job's files without Spark and writes only temporary files."
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -64,6 +65,7 @@ from semistream.tuning.case import stream_sample
 from semistream.warehouse import connect, shared_engine
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
+from semistream.warehouse.source_files import NOT_SEEN, compare
 from semistream.warehouse.tables import dimension_name, dimension_table, existing_table
 from semistream.workloads.jobs import JoinedDimension
 
@@ -194,8 +196,25 @@ class _Check:
         app = self.settings.app or self.job.name
         if engine is not None and inspect(engine).has_table(load_commits.name):
             check_same_job(Ledger(engine, app), self.job, self.settings.sink, self._checkpoint)
+            self._files_as_loaded(engine, app)
         if len(known) == len(self.job.streams):
             check_same_types(app, self.job, self._checkpoint, known)
+
+    def _files_as_loaded(self, engine: Engine, app: str) -> None:
+        """Check that the files that the app has loaded are as they were then."""
+        for name, spec in zip(self.job.stream_names, self.job.streams, strict=True):
+            with engine.connect() as connection:
+                found = compare(connection, app, spec)
+            wrong = [f for f in found.findings if not f[2].startswith(NOT_SEEN)] if found else []
+            if wrong:
+                _, path, what = wrong[0]
+                more = f", and {counted(len(wrong) - 1, 'more file')}" if wrong[1:] else ""
+                self.found.add(
+                    "error",
+                    name,
+                    f"{path}{more}: {what}. The proof fails until it is as it was, or is loaded "
+                    f"anew: semistream reset {app} --file {shlex.quote(path)}",
+                )
 
     def _warehouse(self) -> Engine | None:
         if not self._has_warehouse:

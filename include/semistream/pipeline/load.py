@@ -12,6 +12,7 @@ from semistream import interrupts, workloads
 from semistream.counted import counted
 from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import Job
+from semistream.joins.registry import find_algorithm
 from semistream.master.published import snapshot_root
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
@@ -44,6 +45,8 @@ def load(
     """
     job = workloads.load_any_job(settings.job, places)
     if isinstance(job, Job) and isinstance(settings, LoadSettings):
+        if not settings.auto:
+            find_algorithm(settings.algorithm).parameters.load(settings.parameters)
         job = settings.applied(job)
         for role in job.roles:
             role.check_late(settings.join_type)

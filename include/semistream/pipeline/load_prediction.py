@@ -21,7 +21,7 @@ from semistream.settings import JoinSettings
 from semistream.sizing.asked_plan import asked_plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.search import predict
-from semistream.sizing.star_plan import size_plan
+from semistream.sizing.star_plan import choose_plan
 from semistream.sizing.workload import describe
 from semistream.streaming.waiting import MOST_SHARE, pass_seconds
 from semistream.warehouse.tables import fact_table
@@ -58,7 +58,7 @@ def predict_load(
     asked = JoinSettings.load({"memory": settings.memory, "join_type": settings.join_type})
     plan = asked_plan(asked, job, versions, partitions, lambda _: None)
     demand = Demand(settings.max_wait, settings.rate) if settings.max_wait else None
-    plan = size_plan(plan, sample, costs, one_machine=True).choose(sample, costs, demand=demand)
+    plan = choose_plan(plan, sample, costs, demand=demand, one_machine=True)
     stream = sample.schema
     for join in plan.joins:
         yield _prediction(join, sample, costs, demand)

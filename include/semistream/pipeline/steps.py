@@ -152,6 +152,8 @@ def verify(
     """
     from semistream import quality
 
+    if sample < 0:
+        raise ConfigError("sample", "must be at least 0", sample, "0 joins none again.")
     limits = workloads.load_any_job(job, places) if job else None
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         checkpoint = Path(checkpoint_of(connection, app) or places.checkpoints / app)

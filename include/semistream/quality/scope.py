@@ -179,7 +179,7 @@ class Role:
     max_open_hours: float | None = None
     alone: bool = True  # the job has no other role
     unknown: int | None = None  # the surrogate key of facts without a master row; None: null
-    infers: bool = False  # whether facts of the app name inferred members of the dimension
+    infers: bool = False  # whether facts of the app may name inferred members of the dimension
     grace_hours: float = 0.0
     grace_versions: int = 0
     has_members: bool = False  # whether the dimension table may have inferred members, of any app
@@ -579,7 +579,7 @@ def _role(
         role.max_open_hours,
         alone,
         unknown if left else None,
-        _infers(connection, of, name),
+        role.late == "infer" or _has_inferred(connection, of, name),
         role.grace_hours,
         role.grace_versions,
         _has_members(connection, role.dimension.name, dimension),
@@ -591,7 +591,7 @@ def hours_ago(hours: float) -> datetime:
     return datetime.now(UTC).replace(tzinfo=None, microsecond=0) - timedelta(hours=hours)
 
 
-def _infers(connection: sa.Connection, of: Range, role: str) -> bool:
+def _has_inferred(connection: sa.Connection, of: Range, role: str) -> bool:
     """Return whether the ledger or ``inferred`` knows facts with inferred members in a role."""
     i, f, loads = load_inputs.c, inferred.c, app_loads(of.number)
     counted = select(1).where(i.load_id.between(*loads), i.role == role, i.inferred > 0)

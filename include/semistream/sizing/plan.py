@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
+from semistream.counted import counted
 from semistream.errors import NotEnoughMemory
 from semistream.partitioning import Placement
 
@@ -99,16 +100,13 @@ class JoinPlan:
     def not_enough(self, error: NotEnoughMemory) -> NotEnoughMemory:
         """Return an error about the M of all partitions, given an error about the M of one
         partition's operator."""
-        each = f"{self.algorithm}, {error.least:,} for each of {self.partitions} partitions"
-        if self.share > 1:
-            each += f" and {self.share} dimensions"
-        # the other dimensions of a partition keep what they have
-        whole = self.share * (self.even or self.memory)
-        needed = whole - self.memory + error.least if self.even else self.share * error.least
+        joins = self.partitions * self.share
+        parts = [f"in {counted(self.partitions, 'partition')}"] if self.partitions > 1 else []
+        parts += [f"of {self.share} dimensions"] if self.share > 1 else []
         return NotEnoughMemory(
-            self.partitions * needed,
-            self.partitions * whole,
-            each if self.partitions * self.share > 1 else self.algorithm,
+            joins * error.least,
+            joins * (self.even or self.memory),
+            " ".join((self.algorithm, *parts)),
         )
 
 
@@ -168,6 +166,11 @@ class Plan(Generic[J]):
     @property
     def open_questions(self) -> bool:
         return any(join.open_questions for join in self.joins)
+
+    def with_memory(self, memory: int) -> Plan[J]:
+        """Return the plan with another M, bytes of all partitions together, evenly split."""
+        each = memory // (self.partitions * len(self.joins))
+        return Plan(tuple(replace(join, memory=each, even=0) for join in self.joins))
 
     def asked(self) -> Plan[J]:
         """Return the user's original plan, without the choices made from a sample."""

@@ -18,15 +18,40 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.cost_models import Costs
+from semistream.cost_models.bound import Demand
 from semistream.errors import NotEnoughMemory
 from semistream.joins.registry import HASH_JOIN
 from semistream.settings import AUTO
+from semistream.sizing.enough import with_enough
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.search import EVEN
 from semistream.sizing.shares import choices
 from semistream.sizing.star import GAIN, Described, RoleShare, StarRole, StarSizes, size_star
 from semistream.sketches import SkimmedSketch
+
+
+def choose_plan(
+    asked: Plan[RolePlan],
+    sample: pa.RecordBatch,
+    costs: Costs,
+    former: Plan[RolePlan] | None = None,
+    history: SkimmedSketch | None = None,
+    demand: Demand | None = None,
+    *,
+    one_machine: bool = False,
+) -> Plan[RolePlan]:
+    """Return the plan with choices for everything that the user left open: first how M is split,
+    then the algorithm and sizes of each role. See ``size_plan`` and ``RolePlan.choose``. Raises
+    NotEnoughMemory with an M that suffices."""
+
+    def choose(memory: int) -> Plan[RolePlan]:
+        plan = asked if memory == given else asked.with_memory(memory)
+        sized = size_plan(plan, sample, costs, former, history, one_machine=one_machine)
+        return sized.choose(sample, costs, former, history, demand)
+
+    given = asked.memory * asked.partitions
+    return with_enough(choose, given, len(asked.joins))
 
 
 def size_plan(

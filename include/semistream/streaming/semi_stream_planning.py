@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from semistream.cost_models.bound import Demand
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
 from semistream.job import UNKNOWN, Job, Role
@@ -24,7 +23,7 @@ from semistream.provisioning.publishing import check_unknown_member
 from semistream.sizing.asked_plan import asked_plan, partitions_of
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
-from semistream.sizing.star_plan import size_plan
+from semistream.sizing.star_plan import choose_plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
@@ -131,20 +130,9 @@ class SemiStreamPlanner:
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan[RolePlan]:
         nothing = pa.RecordBatch.from_pylist([], streams[0])
-        return self._choose(self.wanted(partitions), nothing)
-
-    def _choose(
-        self,
-        wanted: Plan[RolePlan],
-        sample: pa.RecordBatch,
-        former: Plan[RolePlan] | None = None,
-        history: SkimmedSketch | None = None,
-        demand: Demand | None = None,
-    ) -> Plan[RolePlan]:
-        """Return the plan with choices for everything that the user left open: first how M is
-        split, then the algorithm and sizes of each role."""
-        sized = size_plan(wanted, sample, self.costs, former, history, one_machine=self.one_machine)
-        return sized.choose(sample, self.costs, former, history, demand)
+        return choose_plan(
+            self.wanted(partitions), nothing, self.costs, one_machine=self.one_machine
+        )
 
     def change(
         self,
@@ -164,7 +152,9 @@ class SemiStreamPlanner:
                 return None if renewed == self.plan else renewed
             known = history() if partitions > 1 and tuples.num_rows else None
             demand = self.bound.demand(tuples.num_rows)
-            wanted = self._choose(wanted, tuples, self.plan, known, demand)
+            wanted = choose_plan(
+                wanted, tuples, self.costs, self.plan, known, demand, one_machine=self.one_machine
+            )
             self.chosen = tuples.num_rows > 0
             for join in wanted.joins:
                 if join.auto:
