@@ -9,17 +9,20 @@ they were not compared.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, and_, func, or_, select
 
+from semistream.counted import counted
 from semistream.positions import ordinal
 from semistream.quality.master_rows import master_table, stage_version
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging
-from semistream.warehouse.proof import as_run, counting
+from semistream.warehouse.proof import as_run
 from semistream.warehouse.schema import NAME, inferred, load_inputs, quality_runs
 from semistream.warehouse.tables import same_row
 
@@ -37,21 +40,19 @@ class Older:
 def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
     """Stage the facts that differ from today's dimension, and the master rows of their versions.
     Return None if all facts were loaded with today's version."""
-    kept = []
+    kept, seen, unseen = list[str](), list[Loads](), list[Loads]()
     for loads in _loads(staging, scope, role):
-        what = (
-            f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
-            f"version {loads.version} of the master data, which is no longer kept"
-        )
         if (role.snapshots / loads.version).is_dir():
             kept.append(loads.version)
-        elif _seen_before(staging, scope, loads):
-            staging.notes.append(
-                f"{what}: they were compared with it by an earlier verification, and "
-                f"by their checksums have not changed since."
-            )
         else:
-            staging.unseen.append(f"{what}: they were not compared with it")
+            (seen if _seen_before(staging, scope, loads) else unseen).append(loads)
+    if seen:
+        staging.notes.append(
+            f"{_described(seen)}: they were compared with it by an earlier verification, and by "
+            "their checksums have not changed since."
+        )
+    if unseen:
+        staging.unseen.append(f"{_described(unseen)}: they were not compared with it")
     filled = _filled(staging, scope, role)
     if not (kept or filled) or not role.added:
         return None
@@ -93,6 +94,18 @@ class Loads:
     unmatched: int
 
 
+def _described(gone: Sequence[Loads]) -> str:
+    """Return the beginning of a sentence on loads under versions that are no longer kept."""
+    facts, lost = (sum(getattr(of, name) for of in gone) for name in ("facts", "unmatched"))
+    words = ((facts, "fact"), (lost, "unmatched tuple"))
+    what = " and ".join(counted(number, word) for number, word in words if number)
+    versions = ", ".join(of.version for of in gone)
+    return (
+        f"{what} {'was' if facts + lost == 1 else 'were'} loaded with a version of the master data "
+        f"that is no longer kept ({versions})"
+    )
+
+
 def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
     of_role, found = role.loads(), dict[str, list[sa.Row]]()
     b = of_role.c
@@ -122,17 +135,15 @@ def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
 
 
 def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
-    """Return whether successful verifications have compared all of these loads."""
+    """Return whether successful verifications have compared all of these loads, also if other
+    batches of theirs were taken out since."""
     q = quality_runs.c
-    runs = staging.all(
-        select(quality_runs).where(
-            counting(scope.app, scope.fact_name), q.success == 1, q.unseen.is_not(None)
-        )
-    )
+    mine = (q.app == scope.app, q.fact_table == scope.fact_name, q.to_batch.is_not(None))
+    runs = staging.all(select(quality_runs).where(*mine, q.success == 1))
     looked = [
         (ordinal(*run.first), ordinal(*run.last))
         for run in map(as_run, runs)
-        if not any(f"version {loads.version} " in what for what in run.unseen)
+        if not any(re.search(rf"\b{loads.version}\b", what) for what in run.unseen)
     ]
     return all(any(first < at <= last for first, last in looked) for at in loads.positions)
 

@@ -113,10 +113,11 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
 
 
 def counting(app: str, fact_table: str) -> sa.ColumnElement[bool]:
-    """Return the condition for the verifications of a fact table that still count. One that does
-    not has no range, because batches of its range were taken out."""
+    """Return the condition for the verifications of a fact table that still count: no batches of
+    their range were taken out. A former release noted that by a range of nulls."""
     q = quality_runs.c
-    return sa.and_(q.app == app, q.fact_table == fact_table, q.to_batch.is_not(None))
+    ranged = (q.outdated.is_(None), q.to_batch.is_not(None))
+    return sa.and_(q.app == app, q.fact_table == fact_table, *ranged)
 
 
 def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:

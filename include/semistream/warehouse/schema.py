@@ -317,8 +317,7 @@ quality_runs = Table(
     Column("fact_table", NAME, nullable=False),
     Column("started_at", DateTime, nullable=False),  # UTC
     Column("seconds", Float, nullable=False),
-    # the verified batches begin after this one; null: they begin with the first, or batches of the
-    # range were taken out, and then all four are null and the verification no longer counts
+    # the verified batches begin after this one; null: they begin with the first
     Column("from_batch", BigInteger),
     # if not 0, they begin after its drain, or after that resolving load
     Column("from_drain", Integer),
@@ -335,6 +334,8 @@ quality_runs = Table(
     Column("passing", Text),
     # how many facts of the app had been filled in when it began, which changes former loads
     Column("filled", BigInteger),
+    # 1: batches of the range were taken out since, and it no longer counts
+    Column("outdated", Integer),
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )
 

@@ -59,7 +59,6 @@ NOTHING_OF_INPUT = (
     *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
     *("cache_hits", "bytes_read", "missed", "inferred", "lacking"),
 )
-VERIFIED_RANGE = ("from_batch", "from_drain", "to_batch", "to_drain")
 
 
 class Stretch(NamedTuple):
@@ -211,9 +210,7 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
         )
         by = quality_failures.c.verification
         connection.execute(delete(quality_failures).where(by.in_(select(q.id).where(covering))))
-        connection.execute(
-            update(quality_runs).where(covering).values(dict.fromkeys(VERIFIED_RANGE))
-        )
+        connection.execute(update(quality_runs).where(covering).values(outdated=1))
     a = load_apps.c
     connection.execute(
         update(load_apps).where(a.app == app).values(resets=func.coalesce(a.resets, 0) + 1)
