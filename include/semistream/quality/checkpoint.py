@@ -80,7 +80,11 @@ def run_checkpoint(
     from great_expectations.checkpoint import UpdateDataDocsAction
     from great_expectations.core.run_identifier import RunIdentifier
 
-    from semistream.quality.expectations import ExpectQueryToFindNoRows
+    from semistream.quality.expectations import (
+        ExpectQueryToFindNoRows,
+        OneCheckpoint,
+        OneValidation,
+    )
 
     with warnings.catch_warnings():
         # GX recommends a data source for SQLite, but has none for MySQL; one kind serves both
@@ -102,17 +106,12 @@ def run_checkpoint(
         )
         for i, c in enumerate(checks)
     ]
-    suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=expectations))
-    validation = context.validation_definitions.add(
-        gx.ValidationDefinition(name=name, data=batch, suite=suite)
-    )
-    checkpoint = context.checkpoints.add(
-        gx.Checkpoint(
-            name=name,
-            validation_definitions=[validation],
-            actions=[UpdateDataDocsAction(name="docs")],
-            result_format="COMPLETE",
-        )
+    suite = gx.ExpectationSuite(name=name, expectations=expectations)
+    checkpoint = OneCheckpoint(
+        name=name,
+        validation_definitions=[OneValidation(name=name, data=batch, suite=suite)],
+        actions=[UpdateDataDocsAction(name="docs")],
+        result_format="COMPLETE",
     )
     try:
         done = checkpoint.run(

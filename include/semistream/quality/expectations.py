@@ -12,7 +12,12 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
+from great_expectations import Checkpoint, ValidationDefinition
 from great_expectations.core.expectation_validation_result import ExpectationValidationResult
+from great_expectations.core.freshness_diagnostics import (
+    CheckpointFreshnessDiagnostics,
+    ValidationDefinitionFreshnessDiagnostics,
+)
 from great_expectations.execution_engine import ExecutionEngine, SqlAlchemyExecutionEngine
 from great_expectations.expectations.expectation import BatchExpectation
 from great_expectations.expectations.metadata_types import FailureSeverity
@@ -67,6 +72,21 @@ class ExpectQueryToFindNoRows(BatchExpectation):
             "success": found["count"] == 0 or self.severity == FailureSeverity.WARNING,
             "result": {"observed_value": found["count"], "details": details},
         }
+
+
+class OneValidation(ValidationDefinition):
+    """A validation that is run once, as it was made. GX would store it, and compare it with what
+    the store has, several times in a run."""
+
+    def is_fresh(self) -> ValidationDefinitionFreshnessDiagnostics:
+        return ValidationDefinitionFreshnessDiagnostics(errors=[])
+
+
+class OneCheckpoint(Checkpoint):
+    """A checkpoint that is run once, likewise."""
+
+    def is_fresh(self) -> CheckpointFreshnessDiagnostics:
+        return CheckpointFreshnessDiagnostics(errors=[])
 
 
 def _plain(value: Any) -> Any:
