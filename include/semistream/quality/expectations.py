@@ -20,9 +20,11 @@ from great_expectations.core.freshness_diagnostics import (
 )
 from great_expectations.execution_engine import ExecutionEngine, SqlAlchemyExecutionEngine
 from great_expectations.expectations.expectation import BatchExpectation
+from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 from great_expectations.expectations.metadata_types import FailureSeverity
 from great_expectations.expectations.metrics.metric_provider import metric_value
 from great_expectations.expectations.metrics.query_metric_provider import QueryMetricProvider
+from pydantic.v1 import PrivateAttr
 
 from semistream.quality.checks import ROWS_SHOWN
 
@@ -59,6 +61,14 @@ class ExpectQueryToFindNoRows(BatchExpectation):
     metric_dependencies: ClassVar[tuple[str, ...]] = (FoundRows.metric_name,)
     success_keys: ClassVar[tuple[str, ...]] = ("query",)
     domain_keys: ClassVar[tuple[str, ...]] = ("batch_id", "row_condition", "condition_parser")
+    _made: ExpectationConfiguration | None = PrivateAttr(None)
+
+    @property
+    def configuration(self) -> ExpectationConfiguration:
+        """Return the configuration, which is made once. GX asks for it 28 times in a run."""
+        if self._made is None:
+            self._made = super().configuration
+        return self._made
 
     def _validate(
         self,
