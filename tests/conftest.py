@@ -23,9 +23,9 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 # PySpark takes a main module without a file, as a process of pytest-xdist has, for its own
 # doctests, and exits.
 vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
-# With all that the tests import, a full collection takes 0.3 s of a processor, and by default there
-# is one in every few verifications.
-gc.set_threshold(50_000, 10, 10)
+# With all that the tests import, a full collection takes 0.3 s of a processor, and one of what has
+# survived ten others 0.5 s. By default there is one in every few verifications.
+gc.set_threshold(200_000, 100, 10)
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
