@@ -46,6 +46,13 @@ def chunks(first, count):
         )
 
 
+@pytest.fixture(scope="module")
+def expected():
+    """The answer to the chunks of three workers, by plain loops."""
+    stream = [r for i in range(3) for c in chunks(4 * i, 4) for r in c.to_pylist()]
+    return oracle.join(stream, MASTER.to_pylist(), ON, ["v"])[0]
+
+
 def operator(root, name):
     join = open_join(
         name, memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON
@@ -71,7 +78,7 @@ def work(root, name, queue, first, key_before, key_after):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
-def test_another_process_goes_on_with_the_operator(root, name):
+def test_another_process_goes_on_with_the_operator(root, name, expected):
     keys = [("checkpoint", 0, f"{name} {i}") for i in range(2)]
     queues = [WORKERS.Queue() for _ in range(3)]
     workers = [
@@ -89,8 +96,7 @@ def test_another_process_goes_on_with_the_operator(root, name):
     assert operators.fetch(keys[0]) is None, "it was given away before"
     for worker in workers:
         worker.kill()
-    stream = [r for i in range(3) for c in chunks(4 * i, 4) for r in c.to_pylist()]
-    assert oracle.rows(joined) == oracle.join(stream, MASTER.to_pylist(), ON, ["v"])[0]
+    assert oracle.rows(joined) == expected
 
 
 def test_nothing_is_copied_and_who_dies_gives_nothing(root):
