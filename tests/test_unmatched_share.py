@@ -14,10 +14,12 @@ import pytest
 from loads import STREAM as SALES
 from loads import SmallLoad, until, verify
 from semistream.errors import ConfigError
+from semistream.files.source import Rejected
 from semistream.job import Job
+from semistream.quality.expected_loads import match_rate
 from semistream.quality.verification import VerificationResult
 from semistream.streaming.status import request_stop
-from semistream.warehouse.load_history import BEFORE, LEAST
+from semistream.warehouse.load_history import BEFORE, LEAST, newest_rise, read_loads
 from sink_loads import STREAM, Loader, check, failed, publish, rows_of
 
 
@@ -29,9 +31,11 @@ class Loads:
         self.loader, self.batch, self.directory = Loader(url, directory), 0, directory
         publish(self.loader, directory / "snapshots")
 
-    def load(self, count: int, missing: int, key: str = "x{}", drain: bool = True) -> None:
+    def load(
+        self, count: int, missing: int, key: str = "x{}", drain: bool = True, unparsable: int = 0
+    ) -> None:
         """Load a batch of so many tuples, and its drain. missing: of them have no master data; key:
-        what they have instead, with the number of a product."""
+        what they have instead, with the number of a product; unparsable: further ones."""
         first = self.batch * 10_000
         rows = [
             {
@@ -44,7 +48,8 @@ class Loads:
         ]
         file = self.loader.directory / f"orders-{self.batch}.parquet"
         pq.write_table(pa.Table.from_pylist(rows, STREAM), file)
-        self.loader.commit(self.batch, 0, rows, [file])
+        wrong = [Rejected("?", "no text", str(file), n, None) for n in range(unparsable)]
+        self.loader.commit(self.batch, 0, rows, [file], wrong)
         if drain:
             self.loader.commit(self.batch, 1)
         self.batch += 1
@@ -156,6 +161,17 @@ def test_a_share_that_rises_is_warned_of(loads, caplog):
     assert loads.check().notes == [note]
     loads.load(LEAST - 1, 90)  # so few vary by chance
     assert loads.check(since_last=True).notes == []
+
+
+def test_what_cannot_be_parsed_is_neither_matched_nor_without_master_data(loads):
+    loads.load(LEAST, 10)
+    loads.load(LEAST, 50, unparsable=3 * LEAST)
+    with loads.loader.engine.connect() as connection:
+        _, newest = read_loads(connection, "sales", (1, 1))
+        rise = newest_rise(connection, "sales", "sales", None, (1, 1))
+    assert newest.read == 4 * LEAST and newest.finished["sales"] == LEAST
+    assert match_rate(newest, "sales") == 0.5
+    assert f"50.0% of the {LEAST} tuples of batch 1" in str(rise)
 
 
 def test_a_load_is_compared_with_the_ten_before(loads):

@@ -39,8 +39,9 @@ MISSING = (Reason.NO_MATCH, Reason.NULL_KEY, Reason.NO_PARTNER)
 class Load:
     """A load: its first and last commit, the time of the last commit (UTC), the number of tuples
     that it has read and that still wait, and the longest wait of a tuple for its master data
-    (seconds). By input: the number of finished tuples, and of tuples that have no row of the
-    dimension or no partner. A tuple with an inferred member of the dimension has no row."""
+    (seconds). By input: the number of finished tuples, without those that were refused before the
+    join, and of tuples that have no row of the dimension or no partner. A tuple with an inferred
+    member of the dimension has no row."""
 
     first: Position
     last: Position
@@ -166,7 +167,8 @@ class _Counts:
     waiting: int = 0
     wait_longest: float | None = None
     tuples_of_facts: float = 1.0  # tuples for each fact; fewer than 1 if a role has many rows
-    of: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # read, waiting, missing
+    # by input: read, without tuples that were refused before the join; waiting; missing
+    of: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 def _counts(connection: Connection, first: int, last: int) -> dict[Position, _Counts]:
@@ -181,23 +183,23 @@ def _counts(connection: Connection, first: int, last: int) -> dict[Position, _Co
         of_facts = int(matched) / int(facts) if facts else 1.0
         out[batch, drain] = _Counts(int(read), int(waiting), longest, of_facts)
     at = batch_of(r.load_id), drain_of(r.load_id)
-    missing = {
-        (int(batch), int(drain), role): int(tuples)
-        for batch, drain, role, tuples in connection.execute(
-            select(*at, r.role, func.sum(r.tuples))
-            .where(r.load_id.between(first, last), r.reason.in_(MISSING))
-            .group_by(*at, r.role)
-        )
-    }
+    missing, refused = Counter[tuple[int, int, str]](), Counter[tuple[int, int, str]]()
+    for batch, drain, role, reason, tuples in connection.execute(
+        select(*at, r.role, r.reason, func.sum(r.tuples))
+        .where(r.load_id.between(first, last))
+        .group_by(*at, r.role, r.reason)
+    ):
+        of = missing if reason in MISSING else refused
+        of[int(batch), int(drain), role] += int(tuples)
     at = batch_of(i.load_id), drain_of(i.load_id)
     sums = [func.sum(n) for n in (i.rows_read, i.waiting, i.missed, i.inferred)]
     for batch, drain, role, read, waiting, missed, inferred in connection.execute(
         select(*at, i.role, *sums).where(i.load_id.between(first, last)).group_by(*at, i.role)
     ):
         key = int(batch), int(drain)
-        lacking = missing.get((*key, role), 0) + int(missed)
+        lacking = missing[*key, role] + int(missed)
         lacking += round(int(inferred) * out[key].tuples_of_facts)
-        out[key].of[role] = int(read), int(waiting), lacking
+        out[key].of[role] = int(read) - refused[*key, role], int(waiting), lacking
     return out
 
 
