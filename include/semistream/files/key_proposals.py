@@ -298,13 +298,16 @@ def _are_integers(of: DetectedFile, column: str) -> bool:
 def _comparable(
     ours: Sequence[pa.Array], theirs: Sequence[pa.Array]
 ) -> tuple[list[pa.Array], list[pa.Array]]:
-    """Return some distinct keys of the stream, and the keys of the master that may be equal to
-    them."""
+    """Return some distinct keys of the stream, first those that no key of the master equals as they
+    are, and the keys of the master that may be equal to them."""
     mine = _joined([plain(c) for c in ours])
     there = _joined([plain(c) for c in theirs])
     found = pc.and_(mine.is_valid(), pc.is_in(mine, pc.unique(there.drop_null())))
-    _, first = np.unique(np.asarray(pc.fill_null(mine, "")), return_index=True)
-    chosen = np.intersect1d(np.flatnonzero(np.asarray(found)), first)[:FORMED]
+    written = _joined(ours)
+    _, first = np.unique(np.asarray(pc.fill_null(written, "")), return_index=True)
+    chosen = np.intersect1d(np.flatnonzero(np.asarray(found)), first)
+    equal = np.asarray(pc.is_in(written.take(pa.array(chosen)), pc.unique(_joined(theirs))))
+    chosen = np.concatenate([chosen[~equal][: FORMED // 2], chosen[equal]])[:FORMED]
     near = pc.is_in(there, mine.take(pa.array(chosen))) if len(chosen) else None
     return [c.take(pa.array(chosen, pa.int64())) for c in ours], [
         c.filter(near) if near is not None else c.slice(0, 0) for c in theirs
