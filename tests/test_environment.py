@@ -125,6 +125,34 @@ def test_spark_has_its_classes_from_the_archive(tmp_path):
     assert sum("shared objects" in source for _, source in loaded) > 0.9 * len(loaded)
 
 
+OPEN = """
+import sys
+from semistream.streaming.session import open_context
+from semistream.streaming.task import warm_up
+context = open_context("x")
+context.range(2, numSlices=2).foreachPartition(warm_up)
+print(context._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_load_s_jvm_does_not_hold_the_classes_of_spark_sql():
+    """In one archive they would lie among those of every load: 165 MB in place of 105 MB."""
+    of_file, held = {}, ""
+    with subprocess.Popen(
+        [sys.executable, "-c", OPEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        mapped = Path(f"/proc/{int(program.stdout.readline())}/smaps").read_text()
+        program.stdin.close()
+    for line in mapped.splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            held = Path(line.split(maxsplit=5)[-1]).name
+        elif line.startswith("Rss:"):
+            of_file[held] = of_file.get(held, 0) + 1024 * int(line.split()[1])
+    archives = {name: size for name, size in of_file.items() if name.endswith(".jsa")}
+    assert len(archives) == 2 and 50_000_000 < sum(archives.values()) < 130_000_000, archives
+
+
 def flags(*more: str) -> dict[str, str]:
     """The flags of Spark's JVM, with a user's further options."""
     options = shlex.split(os.environ["SPARK_SUBMIT_OPTS"])

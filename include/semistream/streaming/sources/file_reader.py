@@ -70,7 +70,7 @@ HARMLESS = {
     "mode": ("permissive",),
     "samplingratio": None,
 }
-TASK_ROWS, TASK_BYTES = 262_144, 16_000_000  # the most of Parquet that a task decodes at a time
+TASK_ROWS, TASK_BYTES = 131_072, 8_000_000  # the most of Parquet that a task decodes at a time
 # Up to so many tasks each decode all Parquet of a micro-batch, and keep the tuples of their
 # partition: some 0.05 s for a million tuples of two columns, cheaper than an exchange.
 MOST_DECODING = 16
