@@ -146,8 +146,7 @@ def test_keys_that_are_written_in_two_ways(run, tmp_path):
     names = ["ann", "Ann "]  # the first of them as it is among the people
     (tmp_path / "orders.jsonl").write_text(
         "".join(
-            json.dumps({"id": i, "cust": i % 40 + 1, "by": names[i % 2]}) + "\n"
-            for i in range(200)
+            json.dumps({"id": i, "cust": i % 40 + 1, "by": names[i % 2]}) + "\n" for i in range(200)
         )
     )
     (tmp_path / "customers.csv").write_text(
