@@ -205,9 +205,10 @@ def test_a_type_that_nearly_all_cells_fit_is_taken_with_or_without_a_format(run,
 
 def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):
     (tmp_path / "s.csv").write_text(
-        "id,k,day,us\n"
+        "id,k,day,us,at\n"
         + "".join(
-            f"{i},{i % 5},{'2025-03-04' if i % 2 else '04.03.2025'},03/{i % 28 + 1:02d}/2025\n"
+            f"{i},{i % 5},{'2025-03-04' if i % 2 else '04.03.2025'},03/{i % 28 + 1:02d}/2025,"
+            f"{i % 28 + 1}.11.2025 07:{i % 60:02d}:26+0100\n"
             for i in range(100)
         )
     )
@@ -216,6 +217,8 @@ def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):
     assert {c["name"]: c["type"] for c in found["stream"]["columns"]}["day"] == "STRING"
     assert any("day: 50% of the values are written as %d.%m.%Y" in n for n in found["notes"])
     assert found["stream"]["formats"]["us"] == {"time": "%m/%d/%Y"}
+    assert found["stream"]["formats"]["at"] == {"time": "%d.%m.%Y %H:%M:%S%z"}
+    assert load_job(found["file"]).stream.declared.field("at").type == pa.timestamp("us", "UTC")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,13 @@ DATES = (
 )
 CLOCKS = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 TIMES = tuple(ColumnFormat(time=day + clock) for day in DATES for clock in CLOCKS)
+OFFSET = r"\d ?([+-]\d\d:?\d\d|Z)$"  # of a time from UTC
+WITH_OFFSET = tuple(
+    ColumnFormat(time=day + clock + zone)
+    for day in DATES
+    for clock in CLOCKS[1:]
+    for zone in ("%z", " %z")
+)
 # the types that cells have without a format, the narrowest first
 PLAIN_TYPES = (pa.int64(), pa.float64(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 SHOWN_NAMES = 3  # names of a header that a remark shows
@@ -397,7 +404,9 @@ def _format(
     if float(np.asarray(pc.match_substring_regex(cells, r"\d")).mean()) < SOME:
         return None, ""
     few = cells[:TRIED]
-    found = [(form, _fits(few, form).mean()) for form in itertools.chain(TIMES, _numbers(few))]
+    zoned = WITH_OFFSET if pc.any(pc.match_substring_regex(few, OFFSET)).as_py() else ()
+    forms = itertools.chain(zoned, TIMES, _numbers(few))
+    found = [(form, _fits(few, form).mean()) for form in forms]
     found = [(form, share) for form, share in found if share >= SOME]
     shares = {
         form: float(weights[_fits(cells, form)].sum() / weights.sum())

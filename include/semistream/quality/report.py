@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sqlalchemy import func, select
 
 from semistream.counted import counted
 from semistream.expect import MatchRate, Volume
-from semistream.job import SIDES, AnyJob
+from semistream.job import SIDES, AnyJob, Job
 from semistream.joins.waits import in_seconds
 from semistream.positions import Kind, Position, resolves
 from semistream.quality.expected_loads import Limits, match_limits, match_rate, volume_limits
@@ -389,6 +390,9 @@ def _trends(job: AnyJob, loads: Sequence[Load]) -> Iterator[dict[str, Any]]:
         [(loads[n], loads[n].read, volume_limits(volume, loads, n)) for n in shown],
     )
     inputs = dict.fromkeys(name for n in shown for name in loads[n].finished)
+    least = (
+        {role.name: 1 - role.max_unmatched for role in job.roles} if isinstance(job, Job) else {}
+    )
     for name in inputs:
         rate = job.expect.match_rate
         if rate is None or (rate.roles and name not in rate.roles):
@@ -397,7 +401,11 @@ def _trends(job: AnyJob, loads: Sequence[Load]) -> Iterator[dict[str, Any]]:
             f"matched, {name}" if len(inputs) > 1 else "matched",
             "share",
             [
-                (loads[n], match_rate(loads[n], name), match_limits(rate, name, loads, n))
+                (
+                    loads[n],
+                    match_rate(loads[n], name),
+                    _at_least(least.get(name), match_limits(rate, name, loads, n)),
+                )
                 for n in shown
                 if loads[n].finished[name]
             ],
@@ -405,6 +413,14 @@ def _trends(job: AnyJob, loads: Sequence[Load]) -> Iterator[dict[str, Any]]:
     waited = [(loads[n], loads[n].wait_longest or 0.0, None) for n in shown]
     if any(value for _, value, _ in waited):
         yield _trend("longest wait", "seconds", waited)
+
+
+def _at_least(least: float | None, limits: Limits | None) -> Limits | None:
+    """Return the limits with a lower limit of at least this."""
+    if least is None:
+        return limits
+    known = limits or Limits()
+    return replace(known, low=max(known.low or 0.0, least))
 
 
 def _trend(
