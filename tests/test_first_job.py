@@ -302,6 +302,16 @@ def star(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("digits", [15, 18])
+def test_decimals_that_are_texts_in_the_warehouse_are_told(run, star, digits):
+    columns = f"columns: 'id DECIMAL({digits},0), sku STRING, other STRING'"
+    (star / "star.yaml").write_text(
+        (STAR % "").replace("path: sales.csv", f"path: sales.csv, {columns}")
+    )
+    code, out, _ = run("check", "star.yaml")
+    assert ("id: decimals with so many digits are texts" in out) == (digits > 15), out
+
+
 @pytest.mark.parametrize(
     ("more", "rest", "code", "said"),
     [

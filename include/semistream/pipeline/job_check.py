@@ -63,6 +63,7 @@ from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.case import stream_sample
 from semistream.warehouse import connect, shared_engine
+from semistream.warehouse.dialects import system_of
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.source_files import NOT_SEEN, compare
@@ -144,6 +145,7 @@ class _Check:
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
         self._in_warehouse(known, engine)
+        self._texts([schema for schema in known if schema is not None])
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
@@ -199,6 +201,24 @@ class _Check:
             self._files_as_loaded(engine, app)
         if len(known) == len(self.job.streams):
             check_same_types(app, self.job, self._checkpoint, known)
+
+    def _texts(self, schemas: Sequence[pa.Schema]) -> None:
+        """Note the numbers that the warehouse keeps as texts, which it compares as texts."""
+        system = system_of(make_url(self.places.warehouse_url).get_dialect()())
+        names = [
+            f.name
+            for schema in schemas
+            for f in schema
+            if pa.types.is_decimal(f.type) and system.decimal_is_text(f.type.precision)
+        ]
+        if names and self.settings.sink == "sql":
+            self.found.add(
+                "note",
+                "job",
+                f"{', '.join(names)}: decimals with so many digits are texts in the warehouse, "
+                "which compares them as such. Compare and add them by CAST(… AS REAL), or declare "
+                "fewer digits",
+            )
 
     def _files_as_loaded(self, engine: Engine, app: str) -> None:
         """Check that the files that the app has loaded are as they were then."""
