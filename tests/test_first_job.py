@@ -308,7 +308,7 @@ def test_decimals_that_are_texts_in_the_warehouse_are_told(run, star, digits):
     (star / "star.yaml").write_text(
         (STAR % "").replace("path: sales.csv", f"path: sales.csv, {columns}")
     )
-    code, out, _ = run("check", "star.yaml")
+    _, out, _ = run("check", "star.yaml")
     assert ("id: decimals with so many digits are texts" in out) == (digits > 15), out
 
 
