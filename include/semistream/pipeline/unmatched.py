@@ -92,7 +92,7 @@ class Key:
         """The nearest keys as a text for people."""
         if self.nearest and self.nearest[0] == self.key:
             return "is there now"
-        return ", ".join(map(_text, self.nearest))
+        return ("; " if len(self.key) > 1 else ", ").join(map(_text, self.nearest))
 
 
 @dataclass(frozen=True)
@@ -345,13 +345,15 @@ def _text(key: dict[str, Any]) -> str:
     """Return a key as text for people: its only value, or the values of its columns."""
     if len(key) == 1:
         (value,) = key.values()
-        return "(none)" if value is None else _shown(value)
+        return _shown(value)
     return ", ".join(f"{name}={_shown(value)}" for name, value in key.items()) or "(any)"
 
 
 def _shown(value: Any) -> str:
     """Return a value as text, in quotes if it begins or ends with blanks, or has characters that
     cannot be seen or told from a blank; these are escaped."""
+    if value is None:
+        return "(none)"
     text = str(value)
     plain = text and text == text.strip() and text.isprintable()
     return text if plain else repr(text)

@@ -122,7 +122,10 @@ def needs_publishing(engine: Engine, dimension: DimensionTable, root: Path) -> b
 def check_unchanged(engine: Engine, name: str, dimension: DimensionTable) -> None:
     """Raise StateError if the dimension was provisioned again while it was read."""
     if open_dimension(engine, name).changes != dimension.changes:
-        raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
+        raise StateError(
+            f"{dimension.table.name} changed while it was read: another load or provisioning runs. "
+            "Start this one again when that has ended."
+        )
 
 
 def publish(
