@@ -15,6 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine, event
 
 # For the many JVMs that the tests start: nothing here runs long enough for the second compiler to
@@ -26,6 +27,9 @@ vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
 # With all that the tests import, a full collection takes 0.3 s of a processor, and one of what has
 # survived ten others 0.5 s. By default there is one in every few verifications.
 gc.set_threshold(200_000, 100, 10)
+# no test fails because the machine is busy
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
