@@ -462,7 +462,6 @@ class TestFrequencies:
 
     @given(st.floats(0, 2), st.integers(1, 10**9), st.floats(0, 1))
     @example(skew=1.0, keys=9, share=0.9999999999999999)
-    @settings(deadline=None)
     def test_rest_and_partitions_keep_the_mass(self, skew, keys, share):
         f = Frequencies.zipf(keys, skew)
         rest = f.without(share * keys)
@@ -471,7 +470,6 @@ class TestFrequencies:
         assert float(f.partitions(100).p @ f.partitions(100).keys) == pytest.approx(1)
 
     @given(st.floats(0, 1.5), st.integers(10, 10**6), st.floats(0.001, 0.9), st.floats(1, 10**6))
-    @settings(deadline=None)
     def test_the_most_frequent_of_a_sample_are_as_many_as_asked(self, skew, keys, share, draws):
         hit, rest = (f := Frequencies.zipf(keys, skew)).split(share * keys, draws)
         assert rest.count == pytest.approx(f.count - share * keys, rel=1e-6)
@@ -498,7 +496,7 @@ class TestModels:
     @given(
         st.sampled_from(sorted(MODELS)), st.floats(0, 1.5), st.floats(0.01, 0.2), st.floats(0.1, 10)
     )
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     def test_a_machine_twice_as_slow_halves_the_rate(self, name, skew, share, factor):
         work = workload(skew, 300_000)
         sizes = tune(name, work, share * 300_000 * 120, PAPER_LIKE).sizes

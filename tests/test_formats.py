@@ -260,7 +260,7 @@ TIMES = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.datetimes(datetime(1000, 1, 1)), min_size=1, max_size=20), st.sampled_from(TIMES)
 )
@@ -272,7 +272,7 @@ def test_times_that_python_writes_are_read_back(times, form):
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.decimals(-(10**15), 10**15, places=4), min_size=1, max_size=20),
     st.sampled_from([",", " ", "_", "'", ""]),
@@ -287,7 +287,7 @@ def test_numbers_that_python_writes_are_read_back(numbers, thousands, comma, per
     assert read(form, written)[1] == [n / 100 if percent else n for n in numbers]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.none() | st.text(max_size=8), max_size=20),
     st.sampled_from(["fold", "upper"]),

@@ -306,7 +306,7 @@ def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_g
     assert rows == 60_000 and join.stats.cache_hits > 0.8 * rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 9)), max_size=60),
     st.integers(1, 50),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import faults
@@ -254,10 +254,8 @@ STEPS = st.tuples(
 @settings(
     max_examples=8,
     derandomize=True,
-    deadline=None,
     phases=[Phase.generate],  # to shrink a history takes many minutes
     report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(roles=st.sampled_from(STARS), history=st.lists(STEPS, min_size=3, max_size=5))
 def test_each_tuple_goes_the_way_that_plain_loops_give(spark, roles, history, tmp_path_factory):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
@@ -138,7 +138,7 @@ def run(join, stream, chunk=100):
 @pytest.mark.parametrize(
     ("algorithm", "parameters"), [*FORMS, pytest.param(HASH_JOIN.name, {}, id=HASH_JOIN.name)]
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(
     data=st.data(),
     join_type=st.sampled_from(["inner", "left"]),

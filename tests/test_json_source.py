@@ -52,7 +52,7 @@ def as_text(value):
 
 
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(objects=OBJECTS, ascii_=st.booleans(), listed=st.booleans(), indent=SPACE)
 def test_values_are_those_of_python(tmp_path_factory, block, objects, ascii_, listed, indent):
     texts = [json.dumps(o, ensure_ascii=ascii_, indent=indent) for o in objects]
@@ -75,7 +75,7 @@ def test_values_are_those_of_python(tmp_path_factory, block, objects, ascii_, li
 LINES = st.lists(st.text(alphabet='{}[]":,\\ab1-.eE \t' + "tru fals nul", max_size=14), max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lines=LINES)
 def test_a_line_is_an_object_exactly_if_python_says_so(tmp_path_factory, lines):
     """Objects of one line; those over several lines begin with a brace alone, and are tried

@@ -72,7 +72,7 @@ def look(
 
 
 @given(keys=st.sets(TEXTS, min_size=1, max_size=30), master=st.sets(TEXTS, min_size=1, max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_fewest_forms_that_keep_the_matches(keys, master):
     keys = keys - master
     every, apart = set(NAMES.values()), set()

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import semistream.keys as keys_module
@@ -35,7 +35,7 @@ from semistream.stream_joins.sources import Clustered, PunctuationRows, UniqueKe
 from semistream.stream_joins.spec import JOIN_TYPES
 from stream_oracle import OUTER, complete, expected, forget_others, found
 
-SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=150)
 
 
 def matches(plain, row):

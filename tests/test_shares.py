@@ -153,7 +153,7 @@ def expected(tuples, roles):
     return Counter(tuple(row.values()) for row in rows), unmatched
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(split=splits(), cut=st.integers(0, 80), first=st.integers(0, 10**6))
 def test_a_tuple_meets_all_its_master_data_at_one_operator(snapshots, tmp_path, split, cut, first):
     """Whatever the shares, also of two roles of one dimension, with frequent and composite keys,

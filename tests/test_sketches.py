@@ -86,13 +86,12 @@ def test_four_values_are_exactly_independent_in_a_larger_field():
     )
 
 
-@settings(deadline=None)  # compiles
+# compiles
 @given(st.integers(0, 2**61 - 2), st.integers(0, 2**61 - 2))
 def test_products_are_those_of_the_field(a, b):
     assert int(multiply(np.uint64(a), np.uint64(b), BITS)) == a * b % (2**61 - 1)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_points_are_the_linear_function_of_a_code(codes):
     linear = random_field_elements(3, "field elements", 3)
@@ -154,7 +153,7 @@ streams = st.lists(st.integers(-4, 30).map(lambda k: k * 2**40 + k), max_size=60
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(a=streams, b=streams, seed=st.integers(0, 3))
 def test_sketches_add_up(method, a, b, seed):
     both, first = sketch_of(a + b, method=method, seed=seed), sketch_of(a, method=method, seed=seed)
@@ -164,7 +163,7 @@ def test_sketches_add_up(method, a, b, seed):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(a=streams, b=streams, data=st.data())
 def test_deletion_undoes_insertion_in_any_order(method, a, b, data):
     steps = data.draw(st.permutations([(k, 1) for k in a + b] + [(k, -1) for k in b]))
@@ -177,7 +176,7 @@ def test_deletion_undoes_insertion_in_any_order(method, a, b, data):
 
 @pytest.mark.parametrize("method", METHODS)
 @given(a=streams, data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_order_and_chunks_do_not_matter(method, a, data):
     shuffled, cut = data.draw(st.permutations(a)), data.draw(st.integers(0, len(a)))
     sketch = sketch_of(shuffled[cut:], sketch=sketch_of(shuffled[:cut], method=method))
@@ -200,7 +199,7 @@ def test_what_is_deleted_altogether_joins_nothing(method):
 # ---- exactness
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(a=st.lists(st.integers(-5, 5), max_size=80), b=st.lists(st.integers(-5, 5), max_size=80))
 def test_a_skimmed_sketch_of_fewer_keys_than_candidates_is_exact(a, b):
     """Whatever else the memory is: here 1 bucket."""
@@ -245,7 +244,7 @@ def test_dense_values_are_found_with_their_frequencies():
     assert (alone.counters == found.table).all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(a=streams, b=streams, slots=st.integers(2, 8))
 def test_the_weight_of_what_is_left_is_known(a, b, slots):
     sketch = sketch_of(a + b, sketch=SkimmedSketch(5, 3, slots))
@@ -266,7 +265,7 @@ def test_a_value_that_deletions_leave_is_still_found():
 # ---- frequent items
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=300),
     st.integers(2, 40),
@@ -442,7 +441,7 @@ def test_sizes_that_cannot_work_are_refused(make, parameter):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(a=streams, b=streams, seed=st.integers(0, 2**70))
 def test_a_blob_is_the_sketch(method, a, b, seed):
     sketch, other = sketch_of(a, method=method, seed=seed), sketch_of(b, method=method, seed=seed)
@@ -511,7 +510,7 @@ def frequencies(keys, pieces: int = 3):
     return [(codes[i::pieces], counts[i::pieces]) for i in range(pieces)]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(a=streams, b=streams)
 def test_few_keys_beside_known_frequencies_are_exact(a, b):
     sketch = sketch_of(a, sketch=SkimmedSketch(40, 5, 256))
@@ -530,7 +529,7 @@ def test_a_bound_beside_known_frequencies_holds_and_is_less():
     assert misses <= 10
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 3 * EVERY), max_size=20), st.integers(0, 1000))
 def test_one_of_each_group_of_tuples_is_drawn_however_they_come(sizes, seed):
     sketch, begin, drawn = SampledSketch((seed,)), 0, []

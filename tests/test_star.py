@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
@@ -166,7 +166,7 @@ def stars(draw):
     return stream, roles, lengths
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(drawn=stars(), restarts=st.booleans(), bound=st.sampled_from([None, 1.0, 3.0]))
 def test_equals_the_oracle(drawn, restarts, bound, tmp_path_factory):
     stream, roles, lengths = drawn

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import semistream.keys as keys_module
@@ -31,7 +31,7 @@ def start(left, right, on, join_type="inner", memory=100_000):
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(data=st.data(), join_type=st.sampled_from(OUTER), restarts=st.booleans())
 def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
     data, join_type, restarts, tmp_path_factory
