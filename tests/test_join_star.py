@@ -294,7 +294,7 @@ def test_too_little_memory_is_refused_with_one_that_suffices(star, run):
             ("path: airports.csv", "path: airports.csv, snapshot: planes"),
             ["'dimensions.origin.snapshot'", "of its own"],
         ),
-        (("memory: 16MB", "memory: 2KB"), ["'memory'", "share of"]),
+        (("memory: 16MB", "memory: 2KB"), ["'memory'", "4 dimensions"]),
         (("out: facts.parquet", "out: planes.csv"), ["'out' must be a file of its own"]),
         (("memory: 16MB", "memory: 16MB\nmaster: planes.csv"), ["'master' must not be given"]),
         (("memory: 16MB", "memory: 16MB\nmaster_types: a=int64"), ["'master_types' must not"]),

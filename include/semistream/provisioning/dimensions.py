@@ -31,6 +31,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 
 from semistream.column_format import key_forms
 from semistream.ddl import parse_ddl
@@ -39,7 +40,7 @@ from semistream.job import UNKNOWN, Dimension, check_same, surrogate_key
 from semistream.keys import key_text, master_keys
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.progress import Progress, silent
-from semistream.provisioning.inferred import let_infer, may_infer
+from semistream.provisioning.inferred import TRIES, let_infer, may_infer
 from semistream.provisioning.master_rows import (
     MasterRows,
     Rejected,
@@ -377,17 +378,13 @@ def _storable(
 def _upsert(
     connection: Connection, staging: Table, dimension: Table, keys: tuple[str, ...]
 ) -> tuple[int, int]:
-    """Update and insert the staged rows. Return (rows updated, rows inserted)."""
+    """Update and insert the staged rows. Return (rows updated, rows inserted). A member that a task
+    infers at the same moment is updated."""
     values: dict[str, Any] = {c.name: c for c in staging.columns if c.name not in keys}
     same = [dimension.c[k] == staging.c[k] for k in keys]
     changed = [dimension.c[name].is_distinct_from(value) for name, value in values.items()]
     if IS_INFERRED in dimension.c:
         values, changed = values | {IS_INFERRED: 0}, [*changed, dimension.c[IS_INFERRED] != 0]
-    updated = 0
-    if values:
-        updated = connection.execute(
-            update(dimension).values(values).where(*same, or_(*changed))
-        ).rowcount
     names = [c.name for c in staging.columns]
     new = (
         select(*[staging.c[n] for n in names])
@@ -396,8 +393,17 @@ def _upsert(
         .order_by(*[staging.c[k] for k in keys])
     )
     # of an INSERT, only a few drivers keep the count unasked
-    inserted = insert(dimension).from_select(names, new).execution_options(preserve_rowcount=True)
-    return updated, connection.execute(inserted).rowcount
+    inserting = insert(dimension).from_select(names, new).execution_options(preserve_rowcount=True)
+    updating = update(dimension).values(values).where(*same, or_(*changed))
+    updated, tries = 0, 0
+    while True:
+        if values:
+            updated += connection.execute(updating).rowcount
+        try:
+            return updated, connection.execute(inserting).rowcount
+        except IntegrityError:  # a task was first with one of them, and nothing was inserted
+            if (tries := tries + 1) == TRIES:
+                raise
 
 
 def check_unknown_allowed(engine: Engine, dimension: str) -> None:
