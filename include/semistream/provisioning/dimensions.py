@@ -24,6 +24,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     and_,
+    false,
     func,
     insert,
     inspect,
@@ -394,7 +395,7 @@ def _upsert(
     )
     # of an INSERT, only a few drivers keep the count unasked
     inserting = insert(dimension).from_select(names, new).execution_options(preserve_rowcount=True)
-    updating = update(dimension).values(values).where(*same, or_(*changed))
+    updating = update(dimension).values(values).where(*same, or_(false(), *changed))
     updated, tries = 0, 0
     while True:
         if values:
