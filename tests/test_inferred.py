@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError
 
 import faults
 import oracle
@@ -273,6 +275,27 @@ def test_many_tasks_at_once_mint_each_member_once(warehouse):
     rows = rows_of(warehouse)
     assert len(rows) == 1201 and {(land, no): sk for sk, land, no, *_ in rows[1:]} == of_tasks[0]
     assert [no for _, land, no, _, new in rows if land == "de" and not new] == sorted(range(300))
+
+
+def test_a_member_that_is_inferred_while_its_row_is_provisioned_is_updated(warehouse):
+    """Between the look at what is there and the insert, a task is first."""
+    provided(warehouse, [("fr", 1, "2001-01-01")])
+    minted = list[str]()
+
+    def first(connection, _, statement, *others):
+        if statement.startswith("INSERT INTO dim_place") and not minted:
+            minted.append("INSERT INTO dim_place (land, no, is_inferred) VALUES ('de', 7, 1)")
+            connection.exec_driver_sql(minted[0])
+            raise IntegrityError(statement, None, Exception("Duplicate entry"))
+
+    provided(warehouse, [("fr", 1, "2001-01-01")])
+    found(warehouse, ("fr", 2))
+    event.listen(warehouse, "before_cursor_execute", first)
+    result = provided(warehouse, [("de", 7, "2007-01-01"), ("de", 8, "2008-01-01")])
+    event.remove(warehouse, "before_cursor_execute", first)
+    assert (result.inserted, result.updated) == (1, 1) and minted
+    new = [row[1:] for row in rows_of(warehouse) if row[1] == "de"]
+    assert new == [("de", 7, "2007-01-01", False), ("de", 8, "2008-01-01", False)]
 
 
 # ---- crashes

@@ -79,6 +79,7 @@ def test_more_tuples_without_master_data_than_allowed_fail_the_proof(loads):
         {"rows_read": 200, "unmatched": 102},
     ]
     assert "No more than 0.5 of the tuples have no row of sales" in result.describe()
+    assert "outside what is expected: batch 1" in result.report.read_text()
     assert "raise max_unmatched of the role sales" in result.describe()
     assert loads.check(limits=limited(loads.loader.job, 0.6)).success
 
