@@ -14,6 +14,7 @@ from semistream.errors import NotEnoughMemory
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import star_plan
+from semistream.sizing.enough import with_enough
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sizing.star_plan import choose_plan, size_plan
@@ -185,3 +186,18 @@ def test_too_little_memory_is_refused_with_an_m_of_all_that_suffices(snapshots, 
     assert choose_plan(plan(snapshots, least, 2), sales, TYPICAL).memory * 2 <= least
     with pytest.raises(NotEnoughMemory):
         choose_plan(plan(snapshots, least // 3, 2), sales, TYPICAL)
+
+
+def test_what_suffices_is_found_by_trying():
+    def choose(memory):
+        if memory < 5_000:  # what lacks depends on what there is
+            raise NotEnoughMemory(memory // 2 + 1_000, memory, "joins")
+        return memory
+
+    assert with_enough(choose, 6_000, 2) == 6_000
+    with pytest.raises(NotEnoughMemory, match="bytes for joins. Got 30") as refusal:
+        with_enough(choose, 30, 2)
+    assert 5_000 <= refusal.value.least < 10_000
+    with pytest.raises(NotEnoughMemory) as refusal:
+        with_enough(choose, 30, 1)
+    assert refusal.value.least == 1_015
