@@ -149,7 +149,7 @@ kernels() {  # what the files say that have compiled functions, and that compile
 
 compile_kernels() {
     say "compiling the joins' kernels, so that no run waits for it"
-    if ! (. "$venv/environment" && "$venv/bin/python" -m semistream.files.precompile) 2>"$compiled.log"; then
+    if ! (. "$venv/environment" && "$venv/bin/python" -m semistream.streaming.precompile) 2>"$compiled.log"; then
         say "that failed, and is not tried again; see $compiled.log. They are compiled when they are first needed."
     fi
     kernels > "$compiled"

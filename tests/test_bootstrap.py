@@ -137,4 +137,4 @@ def test_kernels_are_compiled_at_set_up_and_again_when_they_or_their_compiler_ch
         assert run(project).returncode == 0
     (project / "include/semistream/machine_code.py").write_text("# makes another code of them\n")
     assert run(project).returncode == run(project).returncode == 0
-    assert calls.read_text().splitlines() == ["-m semistream.files.precompile"] * 3
+    assert calls.read_text().splitlines() == ["-m semistream.streaming.precompile"] * 3

@@ -74,14 +74,14 @@ def test_a_join_imports_nothing_that_it_does_not_need(memory, models, tmp_path):
     assert unused.intersection(done.stdout.splitlines()) == set()
 
 
-# The names of the files of machine code that precompiling reads, or writes where they are not there
-# yet; and a process that finds those files only.
+# The names of the files of machine code that the set-up reads, or writes where they are not there
+# yet; a process that finds those files only; and one that notes which others it reads or writes.
 NAMES = """
+import runpy
 from semistream import compiled
-from semistream.files.precompile import REGISTRY, precompile
 read, names = compiled._File.read, set()
 compiled._File.read = lambda file: names.add(file._name) or read(file)
-precompile(REGISTRY)
+runpy.run_module("semistream.streaming.precompile", run_name="__main__")
 print(*names)
 """
 ONLY = """
@@ -90,14 +90,25 @@ from semistream import compiled
 read, names = compiled._File.read, set(open("names").read().split())
 compiled._File.read = lambda file: read(file) if file._name in names else None
 """
+NOTE = """
+from semistream import compiled
+read, names = compiled._File.read, set(open({0!r} + "names").read().split())
+def noting(file):
+    if file._name not in names:
+        print(file._name, file=open({0!r} + "others", "a"))
+    return read(file)
+compiled._File.read = noting
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
+def test_what_is_compiled_at_set_up_is_all_that_a_join_and_a_load_need(tmp_path):
     """Nothing is compiled anew where the installation has done so."""
     with open(tmp_path / "names", "wb") as names:
         subprocess.run([sys.executable, "-c", NAMES], check=True, cwd=tmp_path, stdout=names)
+    _load_star(tmp_path)
+    assert not (tmp_path / "others").exists(), (tmp_path / "others").read_text()
     random = np.random.default_rng(4)
     numbers = {"k": random.integers(0, 5000, 40_000), "n": np.arange(40_000)}
     pq.write_table(pa.table(numbers), tmp_path / "s.parquet")
@@ -174,3 +185,29 @@ def test_a_proof_loads_neither_statistics_nor_charts_nor_spark(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     unused = {"scipy.stats._stats_py", "altair.vegalite", "pyspark", "numba"}
     assert unused.intersection(done.stdout.splitlines()) == set()
+
+
+def _load_star(directory: Path) -> None:
+    """Load, as a user would, a stream whose dimensions have keys that are numbers and texts, one of
+    which is late. Every process notes which machine code the set-up has not left."""
+    write(directory / "sitecustomize.py", NOTE.format(f"{directory}/"))
+    (directory / "sales").mkdir()
+    write(directory / "number.csv", "k,v\n" + "".join(f"{i},{i / 2}\n" for i in range(90)))
+    write(directory / "text.csv", "k,v\n" + "".join(f"key {i},{i}\n" for i in range(80)))
+    write(
+        directory / "job.yaml",
+        "name: sales\nstream: {format: csv, path: sales, id: [id]}\nfact_table: facts\n"
+        "dimensions:\n"
+        "  number: {path: number.csv, on: n=k, columns: {v: half}}\n"
+        "  text: {path: text.csv, on: t=k, late: resolve}\n",
+    )
+    environment = os.environ | {"PYTHONPATH": str(directory), "SEMISTREAM_HOME": "var"}
+    for first in (0, 500):
+        rows = "".join(f"{i},{i % 90},key {i % 90}\n" for i in range(first, first + 500))
+        write(directory / "sales" / f"{first}.csv", "id,n,t\n" + rows)
+        command = [sys.executable, "-m", "semistream.cli", "load", "job.yaml"]
+        done = subprocess.run(
+            command, env=environment, cwd=directory, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        write(directory / "text.csv", "k,v\n" + "".join(f"key {i},{i}\n" for i in range(85)))

@@ -52,6 +52,14 @@ def filled(
     return out
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a read-only view. A kernel is compiled once for all arrays that it only reads, if all
+    of them are read-only, as those over Arrow's memory are."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 class Named(ABC):
     """Something that compiled functions name, and that Numba knows in a form of its own."""
 

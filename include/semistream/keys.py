@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.compiled import filled, intrinsic, njit
+from semistream.compiled import filled, intrinsic, njit, read_only
 from semistream.ddl import type_name
 from semistream.errors import ConfigError, check_name
 
 SEED = 42  # Spark's seed
+NO_TEXT = np.zeros(1, np.uint8)
 # kinds of types, and the type in which all types of a kind are compared
 CANONICAL = (
     (pa.types.is_integer, pa.int64()),
@@ -180,7 +181,14 @@ def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarra
 
 def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return (codes int64[n], valid bool[n]) of key columns, each cast to its canonical type
-    first."""
+    first. The arrays are read-only."""
+    found, valid = _codes(columns, kinds)
+    return read_only(found), read_only(valid)
+
+
+def _codes(
+    columns: list[pa.Array], kinds: tuple[pa.DataType, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     arrays = [canonical(c, k) for c, k in zip(columns, kinds, strict=True)]
     valid = np.ones(len(arrays[0]), bool)
     for a in arrays:
@@ -194,19 +202,13 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
         if is_exact(k):
             _hash_longs(_longs(a), h)
         elif pa.types.is_decimal(k):
-            _hash_decimals(
-                np.frombuffer(a.buffers()[1], np.uint8)[a.offset * 16 : (a.offset + len(a)) * 16], h
-            )
+            words = np.frombuffer(a.buffers()[1], np.uint8)
+            _hash_decimals(read_only(words[a.offset * 16 : (a.offset + len(a)) * 16]), h)
         elif len(a):
             offsets = np.frombuffer(a.buffers()[1], np.int32)[a.offset : a.offset + len(a) + 1]
             data = a.buffers()[2]
-            _hash_bytes(
-                offsets,
-                np.frombuffer(data, np.uint8)
-                if data is not None and data.size
-                else np.zeros(1, np.uint8),
-                h,
-            )
+            text = np.frombuffer(data, np.uint8) if data is not None and data.size else NO_TEXT
+            _hash_bytes(read_only(offsets), read_only(text), h)
     h[~valid] = 0
     return h, valid
 

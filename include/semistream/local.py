@@ -208,16 +208,6 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
         signal.signal(number, _interrupt)
     settings = environment(places.home, "load.db")
     airflow = AirflowCommands(settings, log)
-    # while the master data are made; otherwise each Spark worker compiles in its first micro-batch
-    with open(log, "ab") as output:
-        # the algorithm that is chosen most often
-        compiling = subprocess.Popen(
-            [sys.executable, "-m", "semistream.sizing.precompile", "elevatorjoin"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **settings},
-        )
     try:
         with _step(screen, "Airflow", lambda: "importing") as step:
             step.succeeded = airflow.wait()
@@ -228,13 +218,11 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
             for dag in STREAM_STREAM_DAGS if two else SEMI_STREAM_DAGS:
                 if not _run_dag(airflow, dag, job, screen, places, log):
                     return 1
-        compiling.wait()
     except Interrupted:
         screen.print(
             "Interrupted: stopping what was started. A second time leaves a load to drain "
             "by itself."
         )
-        compiling.terminate()
         with _step(screen, "Airflow's tasks", lambda: "stopping"):
             airflow.end()
         for job in jobs:
@@ -244,7 +232,6 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
         )
         raise
     finally:
-        compiling.terminate()
         airflow.end()
     for job in jobs:
         screen.print(summary.summary_table(summary.final_summary(_app(job), places)))

@@ -1,12 +1,9 @@
-"""``python -m semistream.files.precompile [NAME …]``: compile the kernels of `semistream join` and
-`join-streams` into Numba's cache, by default for all algorithms, so that no later run waits for the
-compiler."""
+"""The kernels of `semistream join` and `join-streams`, compiled into Numba's cache."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
-import sys
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -187,7 +184,3 @@ def _write(path: Path, columns: dict[str, Any]) -> Path:
         file.finish()
         file.publish()
     return path
-
-
-if __name__ == "__main__":
-    precompile(sys.argv[1:] or list(REGISTRY))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.compiled import filled
+from semistream.compiled import filled, read_only
 from semistream.errors import ConfigError
 from semistream.joins import tuple_store_kernels as kernels
 from semistream.joins.arena import mapped
@@ -62,8 +62,7 @@ class Column:
             out = np.frombuffer(
                 column.buffers()[1], np.uint8, len(column) * self.width, column.offset * self.width
             )
-        out.flags.writeable = False  # most are read-only, and kernels are compiled for one kind
-        return out
+        return read_only(out)
 
 
 def rows_in(schema: pa.Schema, size: int, strings: float = 0.0) -> int:

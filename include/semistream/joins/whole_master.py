@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
+from semistream.compiled import read_only
 from semistream.durable import replacing
 from semistream.errors import ConfigError
 from semistream.joins.disk_partition import expand
@@ -126,10 +127,8 @@ class WholeMaster:
     def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (firsts int64[n], counts int64[n]): the first tuple of each key code, and the
         number of its tuples, which is 0 if R lacks the code."""
-        codes = codes.view()
-        codes.flags.writeable = False  # kernels are compiled for one kind
         at = np.empty(len(codes), np.int32)
-        find(codes, self._table, self.keys, at)
+        find(read_only(codes), self._table, self.keys, at)
         known = at >= 0
         if self.firsts is None:
             return at.astype(np.int64), known.astype(np.int64)
@@ -158,8 +157,7 @@ class WholeMaster:
     ) -> np.ndarray:
         held = self._held(relation, name, lambda: pa.array(make()))
         array = np.frombuffer(held.buffers()[1], np.int64, len(held)) if len(held) else _NONE
-        array.flags.writeable = False
-        return array
+        return read_only(array)
 
     def _held(self, relation: MasterRelation, name: str, make: Callable[[], pa.Array]) -> pa.Array:
         """Return an array of R. The array is mapped from its file, which is written first if it is

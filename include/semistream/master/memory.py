@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import read_only
 from semistream.keys import master_keys
 from semistream.master.relation import MasterRelation
 
@@ -32,8 +33,7 @@ class MemoryRelation(MasterRelation):
             [c.combine_chunks() for c in table.columns], schema=table.schema
         )
         codes, valid = self.keys.master_codes(batch)
-        self._batch, self._codes = batch.filter(pa.array(valid)), codes[valid]
-        self._codes.flags.writeable = False  # kernels are compiled for codes of this kind
+        self._batch, self._codes = batch.filter(pa.array(valid)), read_only(codes[valid])
         self.tuple_count = self._batch.num_rows
         self.tuple_bytes = (self._batch.nbytes + self._codes.nbytes) / max(self.tuple_count, 1)
         self._order = np.argsort(self._codes, kind="stable")

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from semistream.compiled import filled, njit
+from semistream.compiled import filled, njit, read_only
 from semistream.errors import ConfigError, StateError, check_name
 from semistream.keys import buckets
 from semistream.master.manifest import (
@@ -84,13 +84,11 @@ class SnapshotRelation(MasterRelation):
         return other
 
     def read_codes(self, partition: int) -> np.ndarray:
-        """Return the key codes of a partition's tuples, int64[n]. The array is read-only, because
-        kernels are compiled for read-only codes only."""
+        """Return the key codes of a partition's tuples, int64[n], read-only."""
         parts = [self._codes_of(segment) for segment in self._segments(partition)]
         self.bytes_read += sum(p.nbytes for p in parts)
         codes = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
-        codes.flags.writeable = False
-        return codes
+        return read_only(codes)
 
     def bucket_codes(self, bucket: int) -> np.ndarray:
         """Return the key codes of all tuples in a bucket, in ascending order, int64[n]."""
@@ -468,10 +466,8 @@ def _find(codes, place, bucket_pages, first, last, page_partition, out):
 def lacking(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return the different ones of some key codes that are not among the known ones, int64[n]. Both
     are in ascending order."""
-    for each in (codes, known):
-        each.flags.writeable = False  # kernels are compiled for one kind
     found = np.empty(len(codes), np.int64)
-    return found[: _lacking(codes, known, found)]
+    return found[: _lacking(read_only(codes), read_only(known), found)]
 
 
 @njit(cache=True)

@@ -1,15 +1,9 @@
-"""``python -m semistream.sizing.precompile [NAME …]``: compile the kernels into Numba's cache, so
-that no stream waits for compilation."""
+"""The kernels of an algorithm, compiled and loaded before a stream comes."""
 
-import sys
-
-import numpy as np
 import pyarrow as pa
 
-from semistream.joins import REGISTRY
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
-from semistream.sketches import SampledSketch
 
 ROWS = 2000
 
@@ -43,11 +37,3 @@ def precompile(algorithm: str) -> None:
                 pass
         for _ in join.drain():
             pass
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:] or REGISTRY:
-        precompile(name)
-    sketch = SampledSketch()  # the sketch of every load's keys
-    sketch.add(np.arange(ROWS))
-    sketch.sketch.skim()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import njit, read_only
 from semistream.keys import hash_long
 
 LOAD = 0.75  # share of the slots that may be taken
@@ -34,7 +34,12 @@ class FrequentItems:
     def update(self, codes: np.ndarray, weights: np.ndarray) -> None:
         """Add weights, int64[n], to codes, int64[n]. Weights that are not positive are ignored."""
         self._used, subtracted = _count(
-            codes, weights, self._codes, self._counts, self._used, self.capacity
+            read_only(codes),
+            read_only(weights),
+            self._codes,
+            self._counts,
+            self._used,
+            self.capacity,
         )
         self.error += int(subtracted)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import read_only
 from semistream.durable import naming
 from semistream.joins.state_file import link
 from semistream.stream_joins.kernels import BUCKETS, DEAD, MATCHED, NEVER
@@ -31,10 +32,8 @@ class MemoryBlock:
     number = 0
 
     def __init__(self, log: TupleLog, slots: np.ndarray):
-        self.code, self.ats = log.code[slots], log.ats[slots]
+        self.code, self.ats = read_only(log.code[slots]), read_only(log.ats[slots])
         self.pid, self.flags = log.pid[slots], log.flags[slots]
-        for array in (self.code, self.ats):  # kernels are compiled for read-only arrays
-            array.flags.writeable = False
         self._log, self._slots = log, slots.astype(np.int64)
 
     @property

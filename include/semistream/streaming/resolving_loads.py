@@ -22,7 +22,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.errors import ConfigError
 from semistream.master.published import pin
-from semistream.master.snapshot import lacking
 from semistream.positions import KINDS, Kind, Position, named, next_resolve
 from semistream.sizing.choice import SMALLEST
 from semistream.sizing.plan import Plan
@@ -30,11 +29,11 @@ from semistream.sizing.precompile import precompile
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.commit import Commits
 from semistream.streaming.filling import FactFilling
+from semistream.streaming.precompile import call_kernels
 from semistream.streaming.progress import Progress
 from semistream.streaming.replaying import Replayed, stage_file, stage_open
 from semistream.streaming.resolving import Again, Staging, lacks, plan_again, stage_late
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
-from semistream.warehouse.checksum import checksum
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.records import LoadRecord
 from semistream.warehouse.resolution import with_keys
@@ -70,10 +69,8 @@ class ResolvingLoads:
 
     def _load_kernels(self) -> None:
         precompile(SMALLEST)
+        call_kernels(system_of(self.commits.warehouse.engine))
         no_key = [np.empty(0, np.int64), np.zeros(1, np.int64)]
-        lacking(*no_key)
-        checksum(pa.table({"number": [0], "text": ["text"]}))
-        system_of(self.commits.warehouse.engine).warm_up()
         with (
             suppress(SQLAlchemyError),  # whoever needs the warehouse will say so
             self.commits.warehouse.engine.connect() as connection,

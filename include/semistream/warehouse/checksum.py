@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection, Engine
 
-from semistream.compiled import njit
+from semistream.compiled import njit, read_only
 from semistream.keys import canonical_type, codes, hash_long
 from semistream.warehouse.dialects import system_of
 
@@ -55,7 +55,7 @@ def _hashes(rows: pa.RecordBatch | pa.Table) -> Iterator[np.ndarray]:
     for batch in table.to_batches(ROWS):
         h = np.zeros(batch.num_rows, np.uint64)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            _add_column(*_longs(name, column), _seed(name), h)
+            _add_column(*map(read_only, _longs(name, column)), _seed(name), h)
         h ^= h >> np.uint64(29)
         h *= ODD
         h += ODD
