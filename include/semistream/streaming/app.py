@@ -426,6 +426,7 @@ class App:
             plan.partitions,
         )
         self.status.update(master_version=plan.version, shares=plan.shares, sizes=plan.sizes)
+        give_back()  # what planning has used, before the tasks use theirs
 
     def _take_up_versions(self) -> None:
         """Start using newer versions of dimensions although no micro-batch begins, if they resolve

@@ -64,8 +64,8 @@ RESOLVED = "resolved"  # kind of staged rows: keys of rows of ``unmatched``, not
 TRIES = 10  # attempts to change a table that others change at the same time
 LOAD_ROW = pa.field("load_row", pa.int32())  # where facts may have inferred members
 READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
-# approximate size of a data file's row group, which is in memory until it is written
-GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
+# approximate size of a data file's row group, which is in memory until it is written, and encoded
+GROUP_ROWS, GROUP_BYTES = 131_072, 8_000_000
 
 
 @lru_cache(maxsize=4)
