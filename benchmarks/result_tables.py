@@ -43,6 +43,8 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 def of_rows(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> str:
     """Return the table of a result file that the options choose, and the line below it."""
+    if "latency" in options:
+        return f"{_latency(rows, options)}\n{about_rows(rows)}\n"
     table = (
         _best(rows, options["best"])
         if "best" in options
@@ -91,6 +93,15 @@ def _extra(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
         f"| {r['case']} | {r['peer']} | " + " | ".join(f"{r['extra'][n]:.3g}" for n in names) + " |"
         for r in _some(rows, options)
     ]
+
+
+def _latency(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> str:
+    """Return a sentence on the latency of the one row that the options choose."""
+    [row] = _some(rows, options)
+    return (
+        f"A row is in the warehouse {row['extra']['all p50']:.1f} s after its file came, at the "
+        f"median, and {row['extra']['all p99']:.1f} s at the 99th percentile ({row['case']})."
+    )
 
 
 def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
