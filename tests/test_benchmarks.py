@@ -549,7 +549,7 @@ RECORDED = [
 
 def test_auto_was_measured_beside_all_others_at_points_of_the_grid():
     points, recorded = choice.grid(choice.SCALES["small"]), [row["case"] for row in RECORDED]
-    assert len(points) == 60 and recorded == [p.name for p in points if p.name in recorded]
+    assert len(points) == 63 and recorded == [p.name for p in points if p.name in recorded]
     assert all(choice.Point(**row["point"]) in points for row in RECORDED)
     for name in ("master", "columns", "memory", "skew", "absent", "drifts", "tuples"):
         assert len({getattr(p, name) for p in points}) > 1
@@ -561,7 +561,15 @@ def test_auto_was_measured_beside_all_others_at_points_of_the_grid():
 
 def test_auto_is_within_a_quarter_of_the_fastest_or_it_is_said_why():
     slower = {row["case"] for row in RECORDED if row["ratio"] < choice.RIGHT}
-    assert slower <= choice.EXCEPTIONS.keys() and all(choice.EXCEPTIONS.values())
+    assert slower <= choice.EXCEPTIONS.keys()
+    for row in RECORDED:
+        point, predicted = choice.Point(**row["point"]), row["predicted"]
+        apart = predicted[row["peer"]] / predicted.get(row["baseline"], 1)
+        assert {  # the reason is one
+            choice.CLOSE: apart < 7 / 6,
+            choice.DRIFT: point.drifts and point.skew,  # keys that are all as frequent do not drift
+            None: True,
+        }[choice.EXCEPTIONS.get(row["case"])], row["case"]
     points = {p.name for p in choice.grid(choice.SCALES["small"])}
     assert choice.EXCEPTIONS.keys() <= points
 
