@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from benchmarks.data import Answer
 from benchmarks.harness import ROOT
@@ -187,6 +189,15 @@ def answer_of(files: Sequence[str | Path], answer: Answer | None = None) -> Answ
         ):
             answer.add(batch)
     return answer
+
+
+def rows_of(files: Iterable[Path]) -> int:
+    return sum(map(_rows, files))
+
+
+@cache
+def _rows(file: Path) -> int:
+    return pq.read_metadata(file).num_rows
 
 
 def forget(files: Path) -> None:

@@ -21,7 +21,8 @@ FILES = {
     "choice": JOINS,
     "sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
     **{name: [APP] for name in ("scale-out", "workers", "budget", "start")},
-    **{name: [*JOINS, APP] for name in ("spark", "latency", "late")},
+    **{name: [*JOINS, APP] for name in ("spark", "late")},
+    "latency": [*JOINS, APP, "benchmarks/latency.py"],  # which says when files come
     "console": [
         *JOINS,
         FILE_JOIN,
