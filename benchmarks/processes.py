@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from semistream.resident import INTERVAL, resident
 # s between measurements of the memory: each walks the page tables of all processes, and stops them
 # meanwhile
 LOOK = 3.0
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 LONGEST = 3600  # s that a program may take
 SAMPLED = 0.1  # s between measurements of the processors
 
@@ -149,6 +151,25 @@ def _pss(process: psutil.Process) -> int:
         return 1024 * int(text.split("\nPss:")[1].split()[0])
     except (OSError, IndexError):
         return 0
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose parents end, so that `children_seconds` has their
+    time."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def await_orphans() -> None:
+    """Wait for the end of all children."""
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def children_seconds() -> float:
+    """Return the processor seconds of the ended child processes."""
+    times = psutil.Process().cpu_times()
+    return float(times.children_user + times.children_system)
 
 
 def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]:
