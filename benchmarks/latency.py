@@ -14,6 +14,7 @@ the ratio says how many times sooner than in Spark a tuple is visible.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -220,7 +221,7 @@ def fed(
     """Run a program while files arrive, until all their tuples are visible. Return when each file
     arrived. stop: the file that asks the program to end; if None, the program is killed.
 
-    Raises Unavailable, with the end of the log, if the program fails or is too late.
+    Raises Unavailable, with the error of the log, if the program fails or is too late.
     """
     home, stream, arrived = peer.home, peer.home / "stream", list[float]()
     case = of.of.case
@@ -239,7 +240,8 @@ def fed(
                 running.end()
     except RuntimeError as e:
         lines = str(e).strip().splitlines()
-        raise Unavailable(" ".join(dict.fromkeys((lines[0], lines[-1])))) from None
+        told = [line for line in lines if re.match(rf"{APP.name}: |\S*(Error|Exception)\b", line)]
+        raise Unavailable((told or lines)[-1]) from None
     peer.rss_peak = max(peer.rss_peak, running.memory_peak)
     return arrived
 

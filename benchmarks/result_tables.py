@@ -23,6 +23,11 @@ FILES = {
     **{name: [APP] for name in ("scale-out", "workers", "budget", "start")},
     **{name: [*JOINS, APP] for name in ("spark", "late")},
     "latency": [*JOINS, APP, "benchmarks/latency.py"],  # which says when files come
+    "commands": [
+        FILE_JOIN,
+        APP,
+        *(f"include/semistream/{part}" for part in ("cli", "local.py", "pipeline", "provisioning")),
+    ],
     "console": [
         *JOINS,
         FILE_JOIN,

