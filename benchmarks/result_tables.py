@@ -95,6 +95,7 @@ def _extra(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
     return lines + [
         f"| {r['case']} | {r['peer']} | " + " | ".join(f"{r['extra'][n]:.3g}" for n in names) + " |"
         for r in _some(rows, options)
+        if "extra" in r
     ]
 
 
@@ -102,7 +103,7 @@ def _latency(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> s
     """Return a sentence on the latency of the one row that the options choose."""
     [row] = _some(rows, options)
     return (
-        f"A row is in the warehouse {row['extra']['all p50']:.1f} s after its file came, at the "
+        f"A row is in its table {row['extra']['all p50']:.1f} s after its file came, at the "
         f"median, and {row['extra']['all p99']:.1f} s at the 99th percentile ({row['case']})."
     )
 

@@ -454,12 +454,13 @@ def test_figures_of_rows_and_choices():
         {"case": "c", "peer": p, "rate": 1, "ratio": r, "extra": {"p50": 1.234, "p99": 2}}
         for p, r in (("ssbj", 0.5), ("ssbj", 1.0), ("sscj", 0.9))
     ]
-    extra = result_tables._extra(rows, {"extra": "p99,p50", "peers": "sscj"})
+    refused = {"case": "c", "peer": "sscj", "note": "cannot run: M"}
+    extra = result_tables._extra([*rows, refused], {"extra": "p99,p50", "peers": "sscj"})
     assert extra[2:] == ["| c | sscj | 2 | 1.23 |"]
     waits = {"case": "10 tuples/s", "peer": "ssbj", "rate": 1, "extra": {"all p50": 0.44}}
     waits["extra"]["all p99"] = 1.26
     assert result_tables._latency([*rows, waits], {"peers": "ssbj", "cases": "10 tuples"}) == (
-        "A row is in the warehouse 0.4 s after its file came, at the median, and 1.3 s at the 99th "
+        "A row is in its table 0.4 s after its file came, at the median, and 1.3 s at the 99th "
         "percentile (10 tuples/s)."
     )
     assert result_tables._chosen(rows)[2:] == [
