@@ -35,6 +35,7 @@ BENCHMARKS = {
     "scale-out": "scale_out",
     "sinks": "sinks",
     "start": "start_up",
+    "commands": "commands",
     "latency": "latency",
     "workers": "workers",
     "budget": "budget",

@@ -16,11 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from benchmarks.data import COLUMNS, Files, Stream
 from benchmarks.harness import Bench, Result, Sample, Unavailable
-from benchmarks.processes import answer_of, forget, program
+from benchmarks.processes import answer_of, children_seconds, forget, program
 
 BASE = 220_000_000  # bytes of a process of `semistream join` besides M, see docs/loading.md
 DUCKDB = """
@@ -201,7 +199,7 @@ class Run:
         for directory in (case.stream, case.table, case.files.snapshot(case.master, COLUMNS)):
             forget(directory)
         environment = {"TMPDIR": str(self.home), "POLARS_MAX_THREADS": str(len(case.cores))}
-        command, before = self.of.command(self), _children_seconds()
+        command, before = self.of.command(self), children_seconds()
         with program(command, self.home / "log", environment) as running:
             self.memory_peak = running.resident_peak()
             seconds = running.end()
@@ -209,7 +207,7 @@ class Run:
         return Sample(
             case.settings.stream,
             seconds,
-            cpu_seconds=_children_seconds() - before,
+            cpu_seconds=children_seconds() - before,
             extra={"output MB": written / 1e6},
         )
 
@@ -223,9 +221,3 @@ class Run:
             rss_peak=self.memory_peak,
             note=self.note,
         )
-
-
-def _children_seconds() -> float:
-    """Return the processor seconds of the ended child processes."""
-    times = psutil.Process().cpu_times()
-    return float(times.children_user + times.children_system)

@@ -6,6 +6,7 @@ file of benchmarks/results without its suffix. Options choose what is shown of i
 - `peers=A,B` and `cases=TEXT`: only these rows;
 - `best=PEER`: one row a case, of that peer beside the best of the others;
 - `extra=A,B`: these figures of each row, in the place of its rate;
+- `latency`: a sentence on the latency of one row;
 - `chosen`: how often each algorithm was chosen, and how right that was.
 
 In the place of NAME, `compared` gives each row of COMPARED, and `experiments` has options of its

@@ -20,9 +20,8 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,13 @@ from benchmarks.data import COLUMNS, Answer, Stream, master_batches
 from benchmarks.flink_cluster import Cluster, cluster, install
 from benchmarks.flink_database import Server, Tables, database, declared
 from benchmarks.harness import MB, Bench, Sample
-from benchmarks.processes import Program, answer_of, forget, program
+from benchmarks.processes import Program, answer_of, forget, program, rows_of
 from benchmarks.spark_join import APP, App, AppPeer, Case, ProgramPeer, arguments, paths_of
 
 STREAMING, BATCH, LOOKUP = "flink, streaming join", "flink, batch join", "flink, lookup join"
+# s between two files whose latency is measured; each of them comes at another time of a second, of
+# which triggers and checkpoints are multiples
+EVERY = 0.097
 LOOK = 0.5  # s between measurements of the memory
 CONSOLE, OURS = "semistream join", "semistream, spark app"
 
@@ -83,7 +85,10 @@ def run(bench: Bench, s: Settings) -> None:
     few = replace(whole, batch=s.few // s.files)
     looked_up = replace(whole, batch=s.looked_up // s.files)
     fed = replace(
-        whole, batch=s.rate // 10, batches=10 * (s.warm_up + s.seconds), warm_up=10 * s.warm_up
+        whole,
+        batch=int(EVERY * s.rate),
+        batches=int((s.warm_up + s.seconds) / EVERY),
+        warm_up=int(s.warm_up / EVERY),
     )
     for case in (whole, few, looked_up, fed):
         case.make()
@@ -348,7 +353,7 @@ def latency(
     expected, (first, *others) = case.expected().rows, sorted(case.tuples.iterdir())
     came = deliver([first], directory, 0)
     wait(lambda: rows_of(visible()))
-    came += deliver(others, directory, 0.1)
+    came += deliver(others, directory, EVERY)
     wait(lambda: rows_of(visible()) >= expected)
     waited = (last_visible(visible(), case.batch, len(came)) - came)[case.warm_up :]
     return Sample(
@@ -370,15 +375,6 @@ def last_visible(found: Mapping[Path, float], rows: int, files: int) -> np.ndarr
         numbers = np.unique(pq.read_table(path, columns=["id"])["id"].to_numpy() // rows)
         visible[numbers] = np.maximum(visible[numbers], at)
     return visible
-
-
-def rows_of(files: Iterable[Path]) -> int:
-    return sum(map(_rows, files))
-
-
-@cache
-def _rows(file: Path) -> int:
-    return pq.read_metadata(file).num_rows
 
 
 # ---- ours

@@ -1,20 +1,24 @@
 """How long a tuple takes from its file's arrival to the commit that makes its row visible.
 
-A file arrives every half second, by a rename into the stream's directory, at a steady rate of
-tuples. The app and Spark's stream-static join load it with the same trigger into tables on disk, in
-a left join, so that a tuple without a match is a row too. A tuple arrives when its file arrives. It
-is visible when the table's log has the commit of its row. The measured tuples are those of a window
-after the warm-up; more tuples follow, so that the end of the stream has no effect. Hot keys are R's
-most frequent hundredth, rare keys are R's others, and absent keys are not in R. The rate is 1 /
-p99, in 1/s, and the ratio says how many times sooner than in Spark a tuple is visible.
+A file arrives every 0.37 s, by a rename into the stream's directory, at a steady rate of tuples.
+This is no part of the trigger's interval, so that the files come at all times between two triggers.
+The app and Spark's stream-static join load it with the same trigger into tables on disk, in a left
+join, so that a tuple without a match is a row too. A tuple arrives when its file arrives. It is
+visible when the table's log has the commit of its row. The measured tuples are those of a window
+after the warm-up; more tuples follow, so that the end of the stream has no effect. The small form
+has all algorithms in some 20 s each and rate, a third of it warm-up. Hot keys are R's most frequent
+hundredth, rare keys are R's others, and absent keys are not in R. The rate is 1 / p99, in 1/s, and
+the ratio says how many times sooner than in Spark a tuple is visible.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -23,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Stream, _sum_expected
-from benchmarks.harness import Bench, Sample
-from benchmarks.processes import commits, program
+from benchmarks.harness import Bench, Sample, Unavailable
+from benchmarks.processes import commits, program, rows_of
 from benchmarks.spark_join import (
     APP,
     App,
@@ -39,9 +43,10 @@ from benchmarks.spark_join import (
 from semistream.joins import REGISTRY
 from semistream.workloads.zipf import ZipfKeys
 
-EVERY = 0.5  # s between two files
+EVERY = 0.37  # s between two files
 ABSENT = 20  # one tuple in so many has a key that R lacks
 HOT = 100  # the hot keys are R's most frequent part in so many
+LATE = 60  # s after the last file's arrival at which all tuples must be visible
 ALL = tuple(sorted(REGISTRY))
 
 
@@ -51,10 +56,10 @@ class Settings:
     share: float = 6.0  # M, percent of R
     rates: tuple[int, ...] = (100, 10_000, 300_000)  # tuples/s
     trigger: float = 1.0  # s
-    warm_up: float = 15.0  # s
-    seconds: float = 15.0  # length of the window
-    tail: float = 6.0  # s after it
-    algorithms: tuple[str, ...] = ("elevatorjoin", "ssbj", "sscj")
+    warm_up: float = 5.0  # s
+    seconds: float = 7.5  # length of the window
+    tail: float = 1.0  # s after it
+    algorithms: tuple[str, ...] = ALL
     spark: int = 1  # 1: also Spark
     driver_memory: str = "2g"
     cores: int = 2
@@ -72,7 +77,7 @@ SCALES = {
         spark=0,
     ),
     "small": Settings(),
-    "full": Settings(warm_up=30, seconds=60, algorithms=ALL),
+    "full": Settings(warm_up=30, seconds=60, tail=6),
 }
 
 
@@ -206,34 +211,42 @@ class Latency:
 
 
 def fed(
-    peer: ProgramPeer,
+    peer: AppLatency | SparkLatency,
     of: Latency,
     command: list[str | Path],
     environment: dict[str, str],
     query: Path,
     stop: Path | None,
 ) -> list[float]:
-    """Run a program while files arrive, until it has read all of them. Return when each file
-    arrived. stop: the file that asks the program to end; if None, the program is killed."""
+    """Run a program while files arrive, until all their tuples are visible. Return when each file
+    arrived. stop: the file that asks the program to end; if None, the program is killed.
+
+    Raises Unavailable, with the error of the log, if the program fails or is too late.
+    """
     home, stream, arrived = peer.home, peer.home / "stream", list[float]()
-    with program(command, home / "log", environment) as running:
-        running.until(lambda: 0 in commits(query))  # the file without tuples
-        of.arrivals.come(home / "next", stream, arrived)
-        done, quiet = len(commits(query)), time.monotonic()
-        while time.monotonic() - quiet < 3 * of.trigger + 3:
-            if len(commits(query)) > done:
-                done, quiet = len(commits(query)), time.monotonic()
-            time.sleep(0.1)
-        if stop is None:
-            running.kill()
-        else:
-            stop.touch()
-            running.end()
+    case = of.of.case
+    try:
+        with program(command, home / "log", environment) as running:
+            running.until(lambda: 0 in commits(query))  # the file without tuples
+            of.arrivals.come(home / "next", stream, arrived)
+            running.until(
+                lambda: rows_of(map(Path, chain(*peer._visible().values()))) >= case.count(),
+                time.monotonic() - running.started + LATE,
+            )
+            if stop is None:
+                running.kill()
+            else:
+                stop.touch()
+                running.end()
+    except RuntimeError as e:
+        lines = str(e).strip().splitlines()
+        told = [line for line in lines if re.match(rf"{APP.name}: |\S*(Error|Exception)\b", line)]
+        raise Unavailable((told or lines)[-1]) from None
     peer.rss_peak = max(peer.rss_peak, running.memory_peak)
     return arrived
 
 
-def ready(peer: ProgramPeer, of: Latency) -> Path:
+def ready(peer: AppLatency | SparkLatency, of: Latency) -> Path:
     """Return the stream's directory, which has one file without tuples. The other files are in a
     second directory next to it."""
     stream = peer.home / "stream"

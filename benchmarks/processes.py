@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from benchmarks.data import Answer
 from benchmarks.harness import ROOT
@@ -24,6 +27,7 @@ from semistream.resident import INTERVAL, resident
 # s between measurements of the memory: each walks the page tables of all processes, and stops them
 # meanwhile
 LOOK = 3.0
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 LONGEST = 3600  # s that a program may take
 SAMPLED = 0.1  # s between measurements of the processors
 
@@ -149,6 +153,25 @@ def _pss(process: psutil.Process) -> int:
         return 0
 
 
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose parents end, so that `children_seconds` has their
+    time."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def await_orphans() -> None:
+    """Wait for the end of all children."""
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def children_seconds() -> float:
+    """Return the processor seconds of the ended child processes."""
+    times = psutil.Process().cpu_times()
+    return float(times.children_user + times.children_system)
+
+
 def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]:
     """Return the environment of a program that opens a Spark session; the same for every peer."""
     scratch.mkdir(parents=True, exist_ok=True)
@@ -187,6 +210,15 @@ def answer_of(files: Sequence[str | Path], answer: Answer | None = None) -> Answ
         ):
             answer.add(batch)
     return answer
+
+
+def rows_of(files: Iterable[Path]) -> int:
+    return sum(map(_rows, files))
+
+
+@cache
+def _rows(file: Path) -> int:
+    return pq.read_metadata(file).num_rows
 
 
 def forget(files: Path) -> None:

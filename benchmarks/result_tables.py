@@ -14,26 +14,29 @@ from benchmarks.verdicts import Verdict, ratio_of
 from semistream.counted import counted
 
 APP = "include/semistream/streaming"  # what benchmarks of the whole app also run
+FILE_JOIN = "include/semistream/files"  # of `semistream join`
+# of results that depend on what a join takes for a tuple, and on which join is chosen
+JOINS = ["include/semistream/joins", "include/semistream/sizing", "include/semistream/cost_models"]
 FILES = {
+    "choice": JOINS,
     "sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
-    **{
-        name: [APP]
-        for name in ("spark", "scale-out", "workers", "budget", "start", "latency", "late")
-    },
+    **{name: [APP] for name in ("scale-out", "workers", "budget", "start")},
+    **{name: [*JOINS, APP] for name in ("spark", "late")},
+    "latency": [*JOINS, APP, "benchmarks/latency.py"],  # which says when files come
+    "commands": [
+        FILE_JOIN,
+        APP,
+        *(f"include/semistream/{part}" for part in ("cli", "local.py", "pipeline", "provisioning")),
+    ],
     "console": [
-        "include/semistream/files",
+        *JOINS,
+        FILE_JOIN,
         "include/semistream/master",
         "include/semistream/parquet_encoding.py",
     ],
-    **{name: [APP, "include/semistream/files"] for name in ("flink", "nexmark")},
-    "pathway": ["include/semistream/files"],
+    **{name: [*JOINS, FILE_JOIN, APP] for name in ("flink", "nexmark", "star")},
+    "pathway": [*JOINS, FILE_JOIN],
     "stream-stream": ["include/semistream/stream_joins", APP],
-    "star": [
-        "include/semistream/joins",
-        "include/semistream/sizing",
-        "include/semistream/files",
-        APP,
-    ],
 }
 
 
@@ -43,6 +46,8 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 def of_rows(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> str:
     """Return the table of a result file that the options choose, and the line below it."""
+    if "latency" in options:
+        return f"{_latency(rows, options)}\n{about_rows(rows)}\n"
     table = (
         _best(rows, options["best"])
         if "best" in options
@@ -90,7 +95,17 @@ def _extra(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
     return lines + [
         f"| {r['case']} | {r['peer']} | " + " | ".join(f"{r['extra'][n]:.3g}" for n in names) + " |"
         for r in _some(rows, options)
+        if "extra" in r
     ]
+
+
+def _latency(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> str:
+    """Return a sentence on the latency of the one row that the options choose."""
+    [row] = _some(rows, options)
+    return (
+        f"A row is in its table {row['extra']['all p50']:.1f} s after its file came, at the "
+        f"median, and {row['extra']['all p99']:.1f} s at the 99th percentile ({row['case']})."
+    )
 
 
 def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:

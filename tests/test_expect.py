@@ -4,6 +4,7 @@ have found wrong."""
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 
 import pyarrow as pa
@@ -123,6 +124,29 @@ def test_given_limits_and_freshness(loader):
     assert failed(result) == {"freshness"}
     assert rows_of(result, "freshness")[0]["found"] == "3 hours"
     assert rows_of(result, "freshness")[0]["expected"] == "at most 2 hours"
+
+
+@ON_SQLITE
+def test_the_report_tells_how_long_tuples_waited(loader):
+    """The median of a load is of its tuples, and not of its commits."""
+    load(loader, 0, 60)
+    load(loader, 1, 40)
+    alter(
+        loader,
+        "UPDATE load_batches SET wait_median = 0.25, wait_longest = 3",
+        "UPDATE load_batches SET wait_median = 40, wait_longest = 50 WHERE matched < 5",
+    )
+    page = check(loader).report.read_text()
+    named = re.findall(r'aria-label="(\w+ wait) of the last 2 loads, newest ([^;]+);', page)
+    assert named == [("median wait", "0.26 s"), ("longest wait", "50 s")]
+    told = re.findall(
+        r"<td>([^<]+)</td>(?:<td[^>]*>\d+</td>)+<td[^>]*>([^<]+ s)<.*?>(\d+ s)<", page
+    )
+    assert told == [
+        (n + kind, *waits)
+        for n in "01"
+        for kind, waits in {"": ("0.25 s", "3 s"), " drained": ("40 s", "50 s")}.items()
+    ]
 
 
 def test_what_is_usual():

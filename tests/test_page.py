@@ -289,7 +289,16 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
         "batches",
     )
     (checkpoint / "summary.json").write_text(
-        json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1), "rows_read": 500, "seconds": 4})
+        json.dumps(
+            {
+                "rejected": {},
+                **dict.fromkeys(numbers, 1),
+                "rows_read": 500,
+                "seconds": 4,
+                "median_wait": 0.25,
+                "longest_wait": 3.5,
+            }
+        )
     )
     screen = Console(width=120, record=True, file=StringIO())
     told = summary.final_summary("sales", page.places)
@@ -298,6 +307,8 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     told = screen.export_text()
     assert re.search(r"service rate +│ +1 tuples/s", told)
     assert re.search(r"end to end +│ +125 tuples/s", told)
+    assert re.search(r"median wait for master data +│ +0.25 s", told)
+    assert re.search(r"longest wait for master data +│ +3.5 s", told)
     assert "master rows left out" not in told
     with page.engine.begin() as c:
         row = {"reason": "unparsable", "detail": "", "tuple": "", "rejected_at": NOW}

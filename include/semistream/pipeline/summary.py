@@ -275,7 +275,6 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     if summary["rejected_master"]:
         table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
     memory = f"{megabytes(run['memory_peak'])} of {megabytes(run['memory_budget'])}"
-    waited = in_seconds(run.get("longest_wait", 0.0))
     for label, this, key in (
         ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
         ("end to end", f"{end_to_end(run):,.0f} tuples/s", ""),
@@ -284,7 +283,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
             f"{run['cache_share']:.1%}" if run["rows_read"] else "–",
             "cache_share",
         ),
-        ("longest wait for master data", waited, "waited"),
+        ("median wait for master data", in_seconds(run.get("median_wait", 0.0)), ""),
+        ("longest wait for master data", in_seconds(run.get("longest_wait", 0.0)), "waited"),
         ("peak memory of budget", memory, "memory"),
     ):
         # without a batch there was nothing new

@@ -44,7 +44,7 @@ LOADS_SHOWN = 30
 FILES_NAMED = 3
 # the columns of a batch in the report
 STILL = "still unmatched, in all"
-LONGEST = "longest wait"  # that a tuple waited for its master data
+MEDIAN, LONGEST = "median wait", "longest wait"  # of tuples, for their master data
 NUMBERS = [
     "waiting_before",
     "rows_read",
@@ -75,7 +75,7 @@ def summarise(
             "sink": "" if sink_kind(scope.sink).in_warehouse else scope.sink,
             "figures": [[k, n] for k, n in figures.items()],
             "counts": _told(figures, whole=scope.first is None),
-            "columns": [*NUMBERS, LONGEST],
+            "columns": [*NUMBERS, MEDIAN, LONGEST],
             "commits": len(batches),
             "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
             "covered": [list(pair) for pair in _covered(connection, scope, figures)],
@@ -105,7 +105,8 @@ def _figures(
             b.batch,
             b.drain,
             *(func.sum(b[n]).label(n) for n in NUMBERS),
-            func.max(b.wait_longest).label("waited"),
+            func.max(b.wait_median).label(MEDIAN),
+            func.max(b.wait_longest).label(LONGEST),
         )
         .where(scope.holds(load_batches))
         .group_by(b.batch, b.drain)
@@ -115,7 +116,10 @@ def _figures(
         {
             "batch": position_word((row.batch, row.drain)),
             **{n: int(row._mapping[n]) for n in NUMBERS},
-            LONGEST: "" if row.waited is None else in_seconds(row.waited),
+            **{
+                n: "" if (seconds := row._mapping[n]) is None else in_seconds(seconds)
+                for n in (MEDIAN, LONGEST)
+            },
             "ok": not unaccounted(row),
         }
         for row in rows
@@ -410,9 +414,13 @@ def _trends(job: AnyJob, loads: Sequence[Load]) -> Iterator[dict[str, Any]]:
                 if loads[n].finished[name]
             ],
         )
-    waited = [(loads[n], loads[n].wait_longest or 0.0, None) for n in shown]
-    if any(value for _, value, _ in waited):
-        yield _trend("longest wait", "seconds", waited)
+    waits = {
+        MEDIAN: [(loads[n], loads[n].wait_median, None) for n in shown],
+        LONGEST: [(loads[n], loads[n].wait_longest or 0.0, None) for n in shown],
+    }
+    if any(longest for _, longest, _ in waits[LONGEST]):
+        for name, values in waits.items():
+            yield _trend(name, "seconds", values)
 
 
 def _at_least(least: float | None, limits: Limits | None) -> Limits | None:

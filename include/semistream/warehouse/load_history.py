@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 from sqlalchemy import Connection, Row, func, select
 
+from semistream.joins.waits import Waits
 from semistream.positions import START, Position, resolves
 from semistream.reasons import Reason
 from semistream.warehouse.ledger import app_number
@@ -38,16 +39,17 @@ MISSING = (Reason.NO_MATCH, Reason.NULL_KEY, Reason.NO_PARTNER)
 @dataclass
 class Load:
     """A load: its first and last commit, the time of the last commit (UTC), the number of tuples
-    that it has read and that still wait, and the longest wait of a tuple for its master data
-    (seconds). By input: the number of finished tuples, without those that were refused before the
-    join, and of tuples that have no row of the dimension or no partner. A tuple with an inferred
-    member of the dimension has no row."""
+    that it has read and that still wait, the median wait of each commit's tuples for their master
+    data, and the longest wait of a tuple (seconds). By input: the number of finished tuples,
+    without those that were refused before the join, and of tuples that have no row of the dimension
+    or no partner. A tuple with an inferred member of the dimension has no row."""
 
     first: Position
     last: Position
     ended_at: datetime
     read: int = 0
     waiting: int = 0
+    waits: Waits = field(default_factory=Waits)
     wait_longest: float | None = None
     finished: Counter[str] = field(default_factory=Counter)
     missing: Counter[str] = field(default_factory=Counter)
@@ -56,6 +58,11 @@ class Load:
     def batches(self) -> str:
         first, last = self.first[0], self.last[0]
         return f"batch {first}" if first == last else f"batches {first} to {last}"
+
+    @property
+    def wait_median(self) -> float:
+        """The median wait in seconds, estimated from the median of each commit."""
+        return self.waits.median(self.waits.total())
 
     def missing_share(self, of: str) -> float:
         """Return the share of an input's finished tuples that have no row of the dimension or no
@@ -164,7 +171,9 @@ def read_loads(connection: Connection, app: str, until: Position) -> list[Load]:
 @dataclass
 class _Counts:
     read: int = 0
+    done: int = 0  # tuples that the join has finished
     waiting: int = 0
+    wait_median: float | None = None
     wait_longest: float | None = None
     tuples_of_facts: float = 1.0  # tuples for each fact; fewer than 1 if a role has many rows
     # by input: read, without tuples that were refused before the join; waiting; missing
@@ -174,14 +183,17 @@ class _Counts:
 def _counts(connection: Connection, first: int, last: int) -> dict[Position, _Counts]:
     """Return the counts of the commits whose loads have a key in this range."""
     b, i, r, out = load_batches.c, load_inputs.c, load_rejections.c, defaultdict(_Counts)
-    sums = [func.sum(n) for n in (b.rows_read, b.waiting, b.matched, b.output_rows)]
-    for batch, drain, longest, read, waiting, matched, facts in connection.execute(
-        select(b.batch, b.drain, func.max(b.wait_longest), *sums)
+    sums = [func.sum(n) for n in (b.rows_read, b.unmatched, b.waiting, b.matched, b.output_rows)]
+    waits = func.max(b.wait_median), func.max(b.wait_longest)
+    rows = connection.execute(
+        select(b.batch, b.drain, *waits, *sums)
         .where(b.load_id.between(first, last))
         .group_by(b.batch, b.drain)
-    ):
+    )
+    for batch, drain, middle, longest, read, unmatched, waiting, matched, facts in rows:
         of_facts = int(matched) / int(facts) if facts else 1.0
-        out[batch, drain] = _Counts(int(read), int(waiting), longest, of_facts)
+        done = int(matched) + int(unmatched)
+        out[batch, drain] = _Counts(int(read), done, int(waiting), middle, longest, of_facts)
     at = batch_of(r.load_id), drain_of(r.load_id)
     missing, refused = Counter[tuple[int, int, str]](), Counter[tuple[int, int, str]]()
     for batch, drain, role, reason, tuples in connection.execute(
@@ -218,6 +230,7 @@ def _cut(commits: Sequence[Row], counted: dict[Position, _Counts]) -> list[Load]
         load.last, load.ended_at = at, commit.committed_at
         load.read += counts.read
         load.waiting = waiting
+        load.waits.note(counts.wait_median or 0.0, counts.done)
         load.wait_longest = max(
             (w for w in (load.wait_longest, counts.wait_longest) if w is not None), default=None
         )
