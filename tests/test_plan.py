@@ -30,7 +30,7 @@ def load(tmp_path):
 
 
 def plan_of(load, partitions):
-    version = load.places.snapshots / "part" / "code" / "v000001"
+    version = load.paths.snapshots / "part" / "code" / "v000001"
     return RolePlan(
         "elevatorjoin",
         100_000,

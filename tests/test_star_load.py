@@ -80,19 +80,19 @@ def check_listing(star):
     for *tuple_, reason, role in star.unmatched().elements():
         (column,) = ROLES[role][1]
         keys[role][reason, tuple_[STREAM.get_field_index(column)]] += 1
-    listed = list_unmatched("sales", star.places, limit=5000)
+    listed = list_unmatched("sales", star.paths, limit=5000)
     found = {(of.role, of.reason, *key.key.values()): key.tuples for of in listed for key in of.top}
     assert found == {(role, *of): n for role in keys for of, n in keys[role].items()}
     assert {(of.role, of.reason) for of in listed} == {
         (role, reason) for role in keys for reason in ("no_match", "null_key")
     }
-    (one,) = list_unmatched("sales", star.places, reason="no_match", role="buyer", limit=1)
+    (one,) = list_unmatched("sales", star.paths, reason="no_match", role="buyer", limit=1)
     (key,) = one.top
     assert one.keys == len([of for of in keys["buyer"] if of[0] == "no_match"])
     assert all(near["buyer"] % 10 == 0 for near in key.nearest) and key.nearest
     assert key.example.values["buyer"] == key.key["buyer"] and key.example.file is not None
     with pytest.raises(ConfigError, match="'role' must be one of sales.*It has: offer, part"):
-        list_unmatched("sales", star.places, role="shop")
+        list_unmatched("sales", star.paths, role="shop")
 
 
 @pytest.mark.parametrize("algorithm", ["ssbj", "hybridjoin", "auto"])
@@ -203,7 +203,7 @@ def test_tuples_carried_over_a_crash_and_a_new_version_of_one_dimension(
 def test_an_interval_with_a_bound_takes_up_new_versions_and_stops_by_request(spark, sqlite_star):
     load = sqlite_star
     load.add_file(1000)
-    checkpoint = load.places.checkpoints / "sales"
+    checkpoint = load.paths.checkpoints / "sales"
     app = load.start(spark, trigger="100 milliseconds", max_wait=2)
     until(
         lambda: (s := read_status(checkpoint)) and s.rows_read == 1000 and s.waiting == 0,
@@ -329,7 +329,7 @@ def test_damage_to_one_role_is_found(spark, tmp_path):
             with damaged:
                 assert damaged.execute(statement.format(**ids)).rowcount > 0
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
-        load.places = Paths(home=load.places.home, warehouse_url=url)
+        load.paths = Paths(home=load.paths.home, warehouse_url=url)
         result = verify(load, sample=0)
         assert {r.name for r in result.failed} == checks, f"{damage}: {result}"
     sound.close()
@@ -348,9 +348,7 @@ def test_roles_that_cannot_be_joined_in_one_pass_are_named(tmp_path):
     def refused(message, **changes):
         roles = job["dimensions"] | {r: job["dimensions"][r] | of for r, of in changes.items()}
         settings = load.settings()
-        planner = make_planner(
-            settings, Job.load(job | {"dimensions": roles}), "sales", load.places
-        )
+        planner = make_planner(settings, Job.load(job | {"dimensions": roles}), "sales", load.paths)
         with pytest.raises(ConfigError, match=message):
             planner.check((STREAM,))
 
@@ -367,7 +365,7 @@ def test_an_unknown_member_from_provisioning_to_the_proof(
     """In the short form of one role, whose misses are in ``unmatched``, too."""
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
     monkeypatch.setenv("WAREHOUSE_URL", warehouse_url)
-    places, file = Paths.from_environment(), tmp_path / "sales.yaml"
+    paths, file = Paths.from_environment(), tmp_path / "sales.yaml"
     stores = [(i, f"store {i}") for i in range(10)]
 
     def write(rows):
@@ -395,7 +393,7 @@ def test_an_unknown_member_from_provisioning_to_the_proof(
             }
         )
     )
-    root = snapshot_root(places.snapshots, "store", ["number"])
+    root = snapshot_root(paths.snapshots, "store", ["number"])
     for version in ("v000001", "v000001", "v000002"):
         if version == "v000002":
             write([*stores, (10, "store 10")])
@@ -407,9 +405,9 @@ def test_an_unknown_member_from_provisioning_to_the_proof(
     settings = LoadSettings.load(
         {"job": str(file), "app": "sales", "memory": "1MB", "partitions": 1, "algorithm": "ssbj"}
     )
-    directory = settings.directory(places)
+    directory = settings.directory(paths)
     with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
-        load = App(settings, workloads.load_job(str(file), places), places, status)
+        load = App(settings, workloads.load_job(str(file), paths), paths, status)
         load.check()
         load.run(spark.sparkContext)
     with transaction(warehouse_url) as connection:

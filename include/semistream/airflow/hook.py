@@ -36,7 +36,7 @@ class SemistreamHook(BaseHook):
         return Paths.from_environment()
 
     @property
-    def places(self) -> Paths:
+    def paths(self) -> Paths:
         """The paths and the warehouse's URL, for a process of Airflow that several loads share: its
         environment stays as it is."""
         return Paths.from_environment(os.environ | self.environment())
@@ -59,7 +59,7 @@ class SemistreamHook(BaseHook):
         from semistream.warehouse import connect
 
         try:
-            engine = connect(self.places.warehouse_url)
+            engine = connect(self.paths.warehouse_url)
             try:
                 engine.connect().close()
             finally:

@@ -94,7 +94,7 @@ def _run(command: Command, arguments: Namespace) -> int:
 
             if not isinstance(e, DBAPIError):
                 raise
-            url = make_url(arguments.places.warehouse_url)
+            url = make_url(arguments.paths.warehouse_url)
             remedy = _remedy(str(e.orig), url.database, arguments)
             code, said = 1, f"Failed: {e.orig} (warehouse: {url.render_as_string()}).{remedy}"
     from rich.console import Console
@@ -116,8 +116,8 @@ REMEDIES = (
 def _remedy(said: str, place: str | bytes | int | None, arguments: Namespace) -> str:
     """Return what helps where a place cannot be written; "" for other errors. place: its path, if
     it is known. Only a place in SEMISTREAM_HOME moves with it."""
-    places, path = getattr(arguments, "places", None), os.path.realpath(str(place))
-    inside = places is not None and path.startswith(os.path.join(os.path.realpath(places.home), ""))
+    paths, path = getattr(arguments, "paths", None), os.path.realpath(str(place))
+    inside = paths is not None and path.startswith(os.path.join(os.path.realpath(paths.home), ""))
     other = "set SEMISTREAM_HOME to another directory" if inside else "name another place"
     found = next((remedy for words, remedy in REMEDIES if any(w in said for w in words)), "")
     return found.format(other=other)

@@ -75,11 +75,11 @@ HEAD = 10_000  # rows of a dimension whose columns are described
 SHOWN = 3  # keys and rows that are shown as examples
 
 
-def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
+def check_job(settings: CheckSettings, paths: Paths, progress: Progress) -> JobCheck:
     """Check a job. Errors in the job become findings of the result, and are not raised."""
     found = JobCheck(settings.job)
     try:
-        job = workloads.load_any_job(settings.job, places)
+        job = workloads.load_any_job(settings.job, paths)
         check_scheduling(job)
         settings = _of_load(settings, checked_settings(job, settings.job, job.settings))
     except ConfigError as e:
@@ -88,7 +88,7 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
     found.job, found.memory = job.name, int(settings.memory)
     found.sink, found.fact_table = settings.sink, job.fact_table
     found.divide(settings.partitions or _cores())
-    _Check(settings, job, places, found, progress).run()
+    _Check(settings, job, paths, found, progress).run()
     return found
 
 
@@ -117,7 +117,7 @@ class _Check:
 
     settings: CheckSettings
     job: AnyJob
-    places: Paths
+    paths: Paths
     found: JobCheck
     progress: Progress
     samples: list[pa.RecordBatch] = field(default_factory=list)
@@ -156,7 +156,7 @@ class _Check:
                 role.check_late(self.settings.join_type)
             except ConfigError as e:
                 self.found.add("error", "job", str(e))
-        for joined in workloads.load_dimensions(self.settings.job, self.places):
+        for joined in workloads.load_dimensions(self.settings.job, self.paths):
             self._dimension(joined)
         for error in problems(self.job, known[0] if known else None, self.schemas):
             self.found.add("error", "job", str(error))
@@ -181,7 +181,7 @@ class _Check:
         they are declared."""
         check_target(self.job, self.settings.sink, engine)
         if engine is not None and isinstance(self.job, Job):
-            for joined in workloads.load_dimensions(self.settings.job, self.places):
+            for joined in workloads.load_dimensions(self.settings.job, self.paths):
                 dimension = joined.dimension
                 check_declaration(joined, provisioned_schema(engine, dimension.name))
                 if not inspect(engine).has_table(table := dimension_name(dimension.name)):
@@ -204,7 +204,7 @@ class _Check:
 
     def _texts(self, schemas: Sequence[pa.Schema]) -> None:
         """Note the numbers that the warehouse keeps as texts, which it compares as texts."""
-        system = system_of(make_url(self.places.warehouse_url).get_dialect()())
+        system = system_of(make_url(self.paths.warehouse_url).get_dialect()())
         names = [
             f.name
             for schema in schemas
@@ -239,7 +239,7 @@ class _Check:
     def _warehouse(self) -> Engine | None:
         if not self._has_warehouse:
             return None
-        engine = connect(self.places.warehouse_url)
+        engine = connect(self.paths.warehouse_url)
         try:
             engine.connect().close()
         except DBAPIError as e:
@@ -251,7 +251,7 @@ class _Check:
 
     def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
         self.progress("predicting", 0, None)
-        costs = known_costs(self.places.home)
+        costs = known_costs(self.paths.home)
         self.found.costs = costs.machine + ("" if costs.measured else ", which only compare")
         versions = [self.snapshots[role.dimension.name, role.key] for role in job.roles]
         self.found.divide(partitions_of(versions, self.settings.partitions, _cores()))
@@ -265,11 +265,11 @@ class _Check:
     @property
     def _checkpoint(self) -> Path:
         name = self.settings.app or self.job.name
-        return Path(self.job.settings.get("checkpoint", self.places.checkpoints / name)).absolute()
+        return Path(self.job.settings.get("checkpoint", self.paths.checkpoints / name)).absolute()
 
     @property
     def _has_warehouse(self) -> bool:
-        url = make_url(self.places.warehouse_url)
+        url = make_url(self.paths.warehouse_url)
         return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
 
     # ---- streams
@@ -492,12 +492,12 @@ class _Check:
                     "table",
                     "must be in a warehouse that exists",
                     dimension.table,
-                    f"{self.places.warehouse_url} is not there yet.",
+                    f"{self.paths.warehouse_url} is not there yet.",
                 )
-            engine = shared_engine(self.places.warehouse_url)
+            engine = shared_engine(self.paths.warehouse_url)
         known = parse_ddl(dimension.columns) if dimension.columns else None
         for key in joined.keys:
-            root = snapshot_root(self.places.snapshots, dimension.name, key)
+            root = snapshot_root(self.paths.snapshots, dimension.name, key)
             if (former := current_manifest(root)) is not None:
                 fields = [f for f in former.schema if f.name != dimension.surrogate_key]
                 known = pa.schema(fields)

@@ -178,7 +178,7 @@ class _TableInput:
 
 
 def estimate_join_size(
-    settings: JoinSizeSettings, places: Paths, progress: Progress = silent
+    settings: JoinSizeSettings, paths: Paths, progress: Progress = silent
 ) -> JoinSize:
     """Read the keys of both sides, one after the other, and estimate the join. Raises ConfigError
     for settings that cannot work, and TooManyRows for an estimate above ``max_output_rows``."""
@@ -204,7 +204,7 @@ def estimate_join_size(
     with ExitStack() as stack:
         both = paired(pairs, _declared("left", settings), _declared("right", settings), SIDES)
         inputs = [
-            _open(which, settings, places, stack, formats)
+            _open(which, settings, paths, stack, formats)
             for which, formats in zip(SIDES, both, strict=True)
         ]
         kinds = _key_types(inputs, pairs)
@@ -375,7 +375,7 @@ def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]
 def _open(
     which: str,
     settings: JoinSizeSettings,
-    places: Paths,
+    paths: Paths,
     stack: ExitStack,
     formats: dict[str, ColumnFormat],
 ) -> _FileInput | _SnapshotInput | _TableInput:
@@ -386,7 +386,7 @@ def _open(
         if path.suffix or len(path.parts) > 1:
             raise ConfigError(which, f"must be {INPUT}", name, "Check the path.")
         try:
-            return _TableInput(places.warehouse_url, name, stack, formats)
+            return _TableInput(paths.warehouse_url, name, stack, formats)
         except ConfigError as e:
             raise ConfigError(
                 which, f"must be {INPUT}", name, e.remedy if e.parameter == "table" else str(e)

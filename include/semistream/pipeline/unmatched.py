@@ -26,7 +26,7 @@ from semistream.master.published import current_version, snapshot_root
 from semistream.master.snapshot import SnapshotRelation
 from semistream.paths import Paths
 from semistream.pipeline.loaded import loaded_job
-from semistream.quality.tuple_places import TuplePlaces
+from semistream.quality.tuple_origins import TupleOrigins
 from semistream.reasons import Reason
 from semistream.streaming.spool import TEXT
 from semistream.streaming.stream_schemas import former_schema
@@ -124,12 +124,12 @@ class Loaded(NamedTuple):
     checkpoint: Path
 
     @classmethod
-    def of(cls, engine: Engine, app: str, places: Paths) -> Self:
+    def of(cls, engine: Engine, app: str, paths: Paths) -> Self:
         """Look an app up in the warehouse. Raises ConfigError."""
         job = loaded_job(engine, app)
         with engine.connect() as connection:
             noted = checkpoint_of(connection, app)
-        return cls(app, job, Path(noted) if noted else places.checkpoints / app)
+        return cls(app, job, Path(noted) if noted else paths.checkpoints / app)
 
     def kinds(self, engine: Engine, reason: str, role: str) -> list[Kind]:
         """Return the kinds of unmatched tuples that are asked for. Raises ConfigError for a reason
@@ -157,19 +157,19 @@ class Loaded(NamedTuple):
 
 
 def list_unmatched(
-    app: str, places: Paths, *, reason: str = "", role: str = "", limit: int = LIMIT
+    app: str, paths: Paths, *, reason: str = "", role: str = "", limit: int = LIMIT
 ) -> list[Listed]:
     """List an app's unmatched tuples by reason, role and key. limit: the number of keys for each
     reason and role. Memory does not grow with the number of tuples. Raises ConfigError."""
     if limit < 1:
         raise ConfigError("limit", "must be at least 1", limit, "Leave it out for ten keys.")
-    with open_warehouse(places.warehouse_url) as engine:
-        loaded = Loaded.of(engine, app, places)
+    with open_warehouse(paths.warehouse_url) as engine:
+        loaded = Loaded.of(engine, app, paths)
         found = list[Listed]()
         for kind in loaded.kinds(engine, reason, role):
             with engine.connect() as connection:
-                found += _listed(connection, loaded, kind, limit, places)
-        return _with_places(engine, loaded, found)
+                found += _listed(connection, loaded, kind, limit, paths)
+        return _with_origins(engine, loaded, found)
 
 
 def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
 
 
 def _listed(
-    connection: Connection, loaded: Loaded, kind: Kind, limit: int, places: Paths
+    connection: Connection, loaded: Loaded, kind: Kind, limit: int, paths: Paths
 ) -> Iterator[Listed]:
     columns = _columns(loaded.job, kind)
     tuples, keys = count_of(connection, loaded.app, kind, columns)
@@ -208,7 +208,7 @@ def _listed(
     remarks: tuple[str, ...] = ()
     if kind.reason == Reason.NO_MATCH and isinstance(loaded.job, Job):
         role = loaded.job.role(kind.role)
-        top, remarks = _near(connection, loaded.app, role, top, places)
+        top, remarks = _near(connection, loaded.app, role, top, paths)
     yield Listed(kind.reason, kind.role, tuples, keys, tuple(top), remarks)
 
 
@@ -243,11 +243,11 @@ def _example(row: Row) -> Example:
 
 
 def _near(
-    connection: Connection, app: str, role: JobRole, top: Sequence[Key], places: Paths
+    connection: Connection, app: str, role: JobRole, top: Sequence[Key], paths: Paths
 ) -> tuple[list[Key], tuple[str, ...]]:
     """Return the keys with their nearest keys in the dimension's newest snapshot, and remarks on
     forms in which more keys would match."""
-    root = snapshot_root(places.snapshots, role.dimension.name, role.key)
+    root = snapshot_root(paths.snapshots, role.dimension.name, role.key)
     try:
         version = current_version(root)
         if version is None:
@@ -283,11 +283,11 @@ def _near(
     return [*named, *top[COMPARED:]], tuple(remarks)
 
 
-def _with_places(engine: Engine, loaded: Loaded, listed: Sequence[Listed]) -> list[Listed]:
+def _with_origins(engine: Engine, loaded: Loaded, listed: Sequence[Listed]) -> list[Listed]:
     """Return the listed tuples, with the file and line of each example."""
     if not (schemas := loaded.schemas()):
         return list(listed)
-    search = TuplePlaces(engine, loaded.app, loaded.job, schemas, EXAMPLE_BYTES)
+    search = TupleOrigins(engine, loaded.app, loaded.job, schemas, EXAMPLE_BYTES)
     where: dict[Example, Example] = {}
     two = isinstance(loaded.job, StreamStreamJob)
     for side in range(len(schemas)):

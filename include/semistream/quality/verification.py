@@ -187,11 +187,11 @@ def verify(
     for an app that has loaded nothing. A failed check raises no error.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-    places = Paths.from_environment()
+    paths = Paths.from_environment()
     seed = secrets.randbelow(2**31) if seed is None else seed
-    reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
+    reports, snapshots = (reports_dir or paths.reports).absolute(), snapshots or paths.snapshots
     with warehouse.open_warehouse(url) as engine:
-        ahead = lost_batches(engine, app, places.checkpoints / app)
+        ahead = lost_batches(engine, app, paths.checkpoints / app)
         with engine.connect() as connection:
             commits = committed(connection, app)
             job = _with_limits(job or job_of(json.loads(commits[-1].job)), limits)
@@ -260,7 +260,7 @@ def verify(
                     reports,
                     snapshots,
                     versions,
-                    reports_kept or places.reports_kept,
+                    reports_kept or paths.reports_kept,
                     ahead,
                     unfinished,
                 )

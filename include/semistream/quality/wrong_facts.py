@@ -62,11 +62,11 @@ class Row:
 
 
 def _hashed(batches: Iterable[pa.RecordBatch], at: Sequence[str]) -> Hashed:
-    hashes, places = [np.empty(0, np.uint64)], [np.empty((0, len(at)), np.int64)]
+    hashes, keys = [np.empty(0, np.uint64)], [np.empty((0, len(at)), np.int64)]
     for batch in batches:
         hashes.append(row_hashes(batch.drop_columns(list(at))))
-        places.append(np.column_stack([batch.column(n).to_numpy() for n in at]).astype(np.int64))
-    return Hashed(np.concatenate(hashes), np.concatenate(places))
+        keys.append(np.column_stack([batch.column(n).to_numpy() for n in at]).astype(np.int64))
+    return Hashed(np.concatenate(hashes), np.concatenate(keys))
 
 
 def compare_facts(

@@ -87,14 +87,14 @@ HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 class App:
     """One app on one checkpoint. Only one may exist at a time (``status.checkpoint_lock``)."""
 
-    def __init__(self, settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile):
+    def __init__(self, settings: AppSettings, job: AnyJob, paths: Paths, status: StatusFile):
         """Prepare the app. settings: ``LoadSettings`` for a job of one stream,
         ``StreamStreamSettings`` for a job of two."""
         self.settings, self.status = settings, status
-        self.app, self.checkpoint = settings.name(), settings.directory(places)
-        self.planner = make_planner(settings, job, self.app, places)
+        self.app, self.checkpoint = settings.name(), settings.directory(paths)
+        self.planner = make_planner(settings, job, self.app, paths)
         self.job = self.planner.job
-        warehouse = Warehouse.of(places.warehouse_url, self.job, settings.retry)
+        warehouse = Warehouse.of(paths.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.resolving = (  # two streams wait for each other, and resolve nothing
             ResolvingLoads(self.planner, self.commits, partial(self._finish, None))
@@ -638,7 +638,7 @@ class App:
         return endless and begun and self.resolving is not None and self.resolving.due
 
 
-def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) -> Planner:
+def make_planner(settings: AppSettings, job: AnyJob, app: str, paths: Paths) -> Planner:
     """Return the planner for the settings and the job, which has either one stream with dimensions
     or two streams."""
     if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):
@@ -648,7 +648,7 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) ->
         settings,
         settings.applied(job),
         app,
-        places.snapshots,
-        known_costs(places.home),
-        Warehouse.of(places.warehouse_url, job, settings.retry).engine,
+        paths.snapshots,
+        known_costs(paths.home),
+        Warehouse.of(paths.warehouse_url, job, settings.retry).engine,
     )

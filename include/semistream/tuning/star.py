@@ -26,7 +26,7 @@ class RolesSizes:
 
 
 def splits(
-    case: SizingInput, places: Paths, budgets: Iterable[int], costs: Costs
+    case: SizingInput, paths: Paths, budgets: Iterable[int], costs: Costs
 ) -> dict[int, RolesSizes]:
     """Return the sizes by M, in bytes. The result is empty for a job with one role. Each operator
     has the P-th part of M, and all operators run on this machine. Raises ConfigError for a
@@ -36,7 +36,7 @@ def splits(
         return {}
     versions = []
     for role in roles:
-        master = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
+        master = open_snapshot(snapshot_root(paths.snapshots, role.dimension.name, role.key))
         master.close()
         versions.append(master.directory)
     found = dict[int, RolesSizes]()
