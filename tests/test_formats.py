@@ -274,7 +274,7 @@ def test_times_that_python_writes_are_read_back(times, form):
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.decimals(-(10**15), 10**15, paths=4), min_size=1, max_size=20),
+    st.lists(st.decimals(-(10**15), 10**15, places=4), min_size=1, max_size=20),
     st.sampled_from([",", " ", "_", "'", ""]),
     st.booleans(),
     st.booleans(),

@@ -313,7 +313,7 @@ def test_the_plan_of_several_roles_has_a_join_for_each(paths):
     assert one.joined(sample).schema.names == one.open(STREAM, 0).output_schema.names
     chosen = Plan((one, two)).choose(sample, TYPICAL)
     assert chosen.joins[0].owners and not chosen.joins[1].owners
-    assert chosen.open_questions and chosen.asked() == plan(paths, job).asked()
+    assert chosen.open_questions and chosen.initial() == plan(paths, job).initial()
 
 
 def test_one_of_several_roles_is_tuned(paths, capsys):

@@ -203,7 +203,7 @@ class TestPlan:
         assert plan.chosen == ("resident_tuples",) and plan.parameters["resident_tuples"] > 0
         assert plan.parameters["disk_tuples"] == 128 and plan.open_questions
         assert RolePlan.from_json(json.loads(json.dumps(asdict(plan)))) == plan
-        assert replace(plan.asked(), owners=()) == asked
+        assert replace(plan.initial(), owners=()) == asked
         given = self.plan(load, disk_tuples=128, resident_tuples=50).choose(sample, TYPICAL)
         assert given.chosen == () and not given.open_questions
 

@@ -258,7 +258,7 @@ def test_a_load_goes_on_with_other_shares_when_nothing_waits(spark, tmp_path, mo
     load.add_file(3000)
     load.add_file(2500)
     with monkeypatch.context() as patch:
-        patch.setattr(star_plan, "choices", lambda asked: [asked])
+        patch.setattr(star_plan, "choices", lambda initial: [initial])
         faults.crash_at(patch, "semistream.streaming.app.App._finish", "after", 2)
         with pytest.raises(OSError, match="crash"):
             load.run(spark)

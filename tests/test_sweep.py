@@ -22,7 +22,7 @@ from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.advice import Advice
-from semistream.tuning.measure import MEASURED, Point, error, settled
+from semistream.tuning.measure import MEASURED, Point, error, is_steady
 from semistream.tuning.settings import TuneSettings
 from semistream.tuning.sweep import advised, better
 
@@ -124,8 +124,8 @@ def check_report(paths: Paths, points: list) -> None:
         and "@import" not in page
         and "<script" not in page
     )
-    assert page.count("<svg") >= 3 + any(settled(p) for p in points)
-    assert ("Predicted beside measured" in page) == any(settled(p) for p in points)
+    assert page.count("<svg") >= 3 + any(is_steady(p) for p in points)
+    assert ("Predicted beside measured" in page) == any(is_steady(p) for p in points)
     assert "Service rate over memory" in page
     assert (
         f"{len(points)} points, 1 failed" in page
@@ -170,10 +170,10 @@ def test_auto_takes_from_a_sweep_only_what_is_better_than_its_own_choice(own, ra
 def test_no_error_is_told_of_a_rate_that_has_not_settled():
     point = Point(0, "ssbj", 1_000_000, 2, {}, state=MEASURED, rate=100.0, predicted_rate=29_654.0)
     assert error(point) == pytest.approx(295.54)
-    unsettled = replace(point, error="not settled: 80 to 100 tuples/s")
-    assert error(unsettled) != error(unsettled)  # nan
-    told = Advice("", [point, unsettled], {}, True)._row
-    assert "+29554%" in told(point) and not any("%" in cell for cell in told(unsettled))
+    unsteady = replace(point, error="not settled: 80 to 100 tuples/s")
+    assert error(unsteady) != error(unsteady)  # nan
+    told = Advice("", [point, unsteady], {}, True)._row
+    assert "+29554%" in told(point) and not any("%" in cell for cell in told(unsteady))
 
 
 def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):

@@ -63,7 +63,7 @@ def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
 
 def test_auto_is_chosen_in_a_moment(spark, load):
     load.run(spark, **AUTO)
-    plan = Progress.read(load.paths.checkpoints / "sales", RolePlan).plan.asked()
+    plan = Progress.read(load.paths.checkpoints / "sales", RolePlan).plan.initial()
     sample = pa.RecordBatch.from_pylist(load.stream, STREAM)
     started = time.thread_time()
     assert plan.choose(sample, known_costs()).algorithm in REGISTRY

@@ -40,7 +40,8 @@ FILL_TUPLE, FILL = 3e-7, 4e-9
 # the most sweeps of a run that are computed one by one; a smaller relative change of their tuples
 # counts as none
 MOST_SWEEPS, EVEN_SWEEPS = 12, 0.05
-ROUNDS, SETTLED = 6, 1e-3  # most iterations to find phi; a smaller change counts as none
+# the most iterations to find phi; a smaller relative change of phi counts as none
+ROUNDS, TOLERANCE = 6, 1e-3
 
 
 def memory(
@@ -134,7 +135,7 @@ class _Sweep:
             n_absent = worth_caching(m=0, v_r=v_r, v_e=v_e, v_s=v_s, phi=before)
             c = work.frequencies.worth(n / t, n_absent / t, self.value_bytes, v_e, self.most)
             self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
-            if abs(self.phi - before) < SETTLED * before:
+            if abs(self.phi - before) < TOLERANCE * before:
                 break
         # the switching buffer shrinks if H_R otherwise leaves less than the least H_S
         left = max(self.pool - c.bytes - self.pool / SWITCH_SHARE, self.pool - self.most) / self.v_s

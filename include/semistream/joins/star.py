@@ -163,7 +163,7 @@ class Star:
             pace = (seconds, part * bound) if part else AT_ONCE
             yield from self._pass_on(number, each.join.keep_up(*pace))
 
-    def settle(self) -> Iterator[StarOutput]:
+    def end_of_batch(self) -> Iterator[StarOutput]:
         """Finish the tuples that wait after a join with ``many``, so that no tuple stays half
         finished. Call this method at the end of every micro-batch."""
         for number, each in enumerate(self.joins):

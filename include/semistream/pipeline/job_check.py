@@ -52,8 +52,8 @@ from semistream.provisioning.dimensions import check_declaration, check_unknown_
 from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scheduling import check_scheduling
 from semistream.scratch import scratch_directory
-from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
+from semistream.sizing.initial_plan import partitions_of
 from semistream.streaming.kept_settings import check_same_job, check_same_types
 from semistream.streaming.replaying import has_header
 from semistream.streaming.settings import StreamStreamSettings, checked_settings

@@ -55,7 +55,9 @@ def unique_ids(
     if stream.spec.unique_ids:
         yield _unique_ids(found, scope.app, stream, sources is not None)
     elif found.summary:
-        staging.notes.append(f"{found.summary} The job has unique_ids: false, so that this is right.")
+        staging.notes.append(
+            f"{found.summary} The job has unique_ids: false, so that this is right."
+        )
 
 
 def _unique_ids(found: Repeated, app: str, stream: Stream, recounted: bool) -> Check:

@@ -101,21 +101,23 @@ class Range:
         Such rows are looked up by their stream ids. `+ 0` keeps SQLite, which has no statistics,
         from using the primary key instead.
         """
-        return (table.c.load_id + 0).between(*self.unsettled)
+        return (table.c.load_id + 0).between(*self.later_loads)
 
     def before(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of loads before the recounted part of the source."""
-        return (table.c.load_id + 0).between(first_load(self.number, START), self.settled)
+        return (table.c.load_id + 0).between(
+            first_load(self.number, START), self.last_complete_load
+        )
 
     @property
-    def settled(self) -> int:
-        """The last load_id, before the first verified load, after which no tuple waited."""
+    def last_complete_load(self) -> int:
+        """The last load_id before the first verified load after which no tuple waited."""
         return last_load(self.number, self.source_first or START)
 
     @property
-    def unsettled(self) -> tuple[int, int]:
-        """The least and the greatest load_id since then, up to `last`."""
-        return self.settled + 1, last_load(self.number, self.last)
+    def later_loads(self) -> tuple[int, int]:
+        """The range of load_ids after `last_complete_load`, up to `last`: its first and its last."""
+        return self.last_complete_load + 1, last_load(self.number, self.last)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class JoinPlan:
         """Whether a sample of the stream is needed to choose settings that the user left open."""
         return False
 
-    def asked(self) -> Self:
+    def initial(self) -> Self:
         """Return the user's original plan, without the choices made from a sample."""
         return self
 
@@ -172,10 +172,10 @@ class Plan(Generic[J]):
         each = memory // (self.partitions * len(self.joins))
         return Plan(tuple(replace(join, memory=each, even=0) for join in self.joins))
 
-    def asked(self) -> Plan[J]:
+    def initial(self) -> Plan[J]:
         """Return the user's original plan, without the choices made from a sample."""
-        asked = (join.asked() for join in self.joins)
-        return Plan(tuple(sorted(asked, key=lambda join: join.number)))
+        initial = (join.initial() for join in self.joins)
+        return Plan(tuple(sorted(initial, key=lambda join: join.number)))
 
     def choose(
         self,

@@ -196,10 +196,10 @@ class RolePlan(JoinPlan):
         entry = find_algorithm(self.algorithm)
         return of(entry, entry.parameters.load(self.parameters))
 
-    def asked(self) -> Self:
+    def initial(self) -> Self:
         """Return the user's original plan, without the choices made from a sample."""
         given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
-        asked = replace(
+        initial = replace(
             self,
             parts=0 if self.largest else 1,
             stride=1 if self.largest else 0,
@@ -210,7 +210,7 @@ class RolePlan(JoinPlan):
             even=0,
             sizes_reason="",
         )
-        return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
+        return replace(initial, algorithm=AUTO, parameters={}, reason="") if self.auto else initial
 
     def choose(
         self,

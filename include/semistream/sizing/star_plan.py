@@ -32,7 +32,7 @@ from semistream.sketches import SkimmedSketch
 
 
 def choose_plan(
-    asked: Plan[RolePlan],
+    initial: Plan[RolePlan],
     sample: pa.RecordBatch,
     costs: Costs,
     former: Plan[RolePlan] | None = None,
@@ -46,16 +46,16 @@ def choose_plan(
     NotEnoughMemory with an M that suffices."""
 
     def choose(memory: int) -> Plan[RolePlan]:
-        plan = asked if memory == given else asked.with_memory(memory)
+        plan = initial if memory == given else initial.with_memory(memory)
         sized = size_plan(plan, sample, costs, former, history, one_machine=one_machine)
         return sized.choose(sample, costs, former, history, demand)
 
-    given = asked.memory * asked.partitions
-    return with_enough(choose, given, len(asked.joins))
+    given = initial.memory * initial.partitions
+    return with_enough(choose, given, len(initial.joins))
 
 
 def size_plan(
-    asked: Plan[RolePlan],
+    initial: Plan[RolePlan],
     sample: pa.RecordBatch,
     costs: Costs,
     former: Plan[RolePlan] | None = None,
@@ -73,9 +73,9 @@ def size_plan(
     one machine, and so share an R held whole. Otherwise the memory of each operator includes all of
     it, because each operator may be on a different machine.
     """
-    if len(asked.joins) == 1:
-        return asked
-    plans, margin = choices(asked), EVEN
+    if len(initial.joins) == 1:
+        return initial
+    plans, margin = choices(initial), EVEN
     if former is not None and any(join.owners for join in former.joins):
         plans.sort(key=lambda plan: plan.shares != former.shares)
         margin = GAIN

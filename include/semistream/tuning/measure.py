@@ -199,7 +199,7 @@ def _measure(case: SizingInput, point: Point) -> Point:
     )
 
 
-def settled(point: Point) -> bool:
+def is_steady(point: Point) -> bool:
     """Return whether the point's measured rate became stable, so that it can be compared with other
     rates. If not, ``error`` gives the reason."""
     return point.state == MEASURED and not point.error
@@ -211,7 +211,7 @@ def error(point: Point) -> float:
     for the steady state."""
     return (
         point.predicted_rate / point.rate - 1
-        if settled(point) and point.rate and point.predicted_rate
+        if is_steady(point) and point.rate and point.predicted_rate
         else math.nan
     )
 

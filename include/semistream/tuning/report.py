@@ -23,7 +23,7 @@ from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
 from semistream.sizing.search import format_sizes, predict, tune
 from semistream.sizing.sizing_input import SizingInput
-from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
+from semistream.tuning.measure import FAILED, MEASURED, Point, error, is_steady
 
 SURFACE, CURVE = 17, 49  # predictions along each of two sizes, and along a single one
 SKEWS = np.linspace(0, 1.5, 7)
@@ -74,7 +74,7 @@ def write_report(
     }
     with rc_context(STYLE):
         plots = list(_plots(points, case, costs))
-    errors = [abs(error(p)) for p in points if settled(p) and p.rate and p.predicted_rate]
+    errors = [abs(error(p)) for p in points if is_steady(p) and p.rate and p.predicted_rate]
     page = environment.get_template("sweep.html").render(
         about=about,
         points=points,
@@ -82,7 +82,7 @@ def write_report(
         plots=plots,
         failed=[p for p in points if p.state == FAILED],
         errors=float(np.median(errors)) if errors else None,
-        unsettled=sum(p.state == MEASURED and not settled(p) for p in points),
+        unsteady=sum(p.state == MEASURED and not is_steady(p) for p in points),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
@@ -93,7 +93,7 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
     """Yield title, SVG and caption of each plot."""
     algorithms = list(dict.fromkeys(p.algorithm for p in points))
     colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
-    if any(settled(p) and p.predicted_rate for p in points):
+    if any(is_steady(p) and p.predicted_rate for p in points):
         yield {
             "title": "Predicted beside measured",
             "svg": _predicted_against_measured(points, colour),
@@ -129,7 +129,7 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
 def _predicted_against_measured(points: Sequence[Point], colour: Mapping[str, str]) -> str:
     """Plot the predicted rate of each point against its measured rate."""
     figure, axes = figure_of(5.2, 4.4)
-    known = [p for p in points if settled(p) and p.predicted_rate]
+    known = [p for p in points if is_steady(p) and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):
         mine = [p for p in known if p.algorithm == algorithm]
         axes.scatter(

@@ -11,7 +11,7 @@ from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.settings import JoinSettings
-from semistream.sizing.asked_plan import asked_plan
+from semistream.sizing.initial_plan import initial_plan
 from semistream.sizing.sizing_input import SizingInput
 from semistream.sizing.star_plan import size_plan
 
@@ -42,7 +42,7 @@ def splits(
     found = dict[int, RolesSizes]()
     for memory in budgets:
         settings = JoinSettings.load({"memory": memory})
-        asked = asked_plan(settings, case.job, versions, case.partitions, lambda _: None)
-        plan = size_plan(asked, case.sample, costs, one_machine=True)
+        initial = initial_plan(settings, case.job, versions, case.partitions, lambda _: None)
+        plan = size_plan(initial, case.sample, costs, one_machine=True)
         found[memory] = RolesSizes(plan.shares, plan.joins[0].sizes_reason)
     return found

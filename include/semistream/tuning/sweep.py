@@ -41,9 +41,9 @@ from semistream.tuning.measure import (
     TURNOVERS,
     Point,
     grid,
+    is_steady,
     point_of,
     recommend,
-    settled,
 )
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import open_warehouse
@@ -169,7 +169,7 @@ class Sweep:
                 select(tuning_runs).where(t.sweep == self.name).order_by(t.point)
             ).all()
             points = [_from_row(row._mapping) for row in rows]
-            best = recommend(p for p in points if settled(p))
+            best = recommend(p for p in points if is_steady(p))
             chosen = [p.number for p in best.values()]
             connection.execute(
                 update(tuning_runs)
@@ -259,7 +259,7 @@ def better(
 ) -> list[Point]:
     """Return the best points that are faster than the choice of `auto` by more than noise. Budgets
     without such a point are left out, so that `auto` decides."""
-    chosen = {p.number: p for p in points if settled(p)}
+    chosen = {p.number: p for p in points if is_steady(p)}
     return [
         p
         for memory, p in best.items()
@@ -377,11 +377,11 @@ def _measured(point: Point, home: Path, name: str) -> Point:
         sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9)
         for part in (rows[:middle], rows[middle:])
     ]
-    unsettled = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
+    unsteady = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
     note = (
         f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s "
         "from batch to batch; sweep with more rows"
-        if unsettled
+        if unsteady
         else ""
     )
     return replace(

@@ -68,7 +68,7 @@ KEY_BYTES = 3072  # of an InnoDB index
 KEY_COLUMNS = 16  # likewise; 32 in MariaDB
 CHARACTER_BYTES = 4  # of utf8mb4
 LOCK_SECONDS = 86_400
-SETTLED_SECONDS = 0.02  # between two looks at rows that others may be about to insert
+COUNT_INTERVAL = 0.02  # seconds between two counts of rows that others may be about to insert
 RENAME = "Rename the column in the source."
 FEWER = (
     "Leave columns out of the data, or declare some as numbers or dates. SQLite takes more, "
@@ -299,7 +299,7 @@ class Mysql:
             if count == before:
                 return
             before = count
-            time.sleep(SETTLED_SECONDS)
+            time.sleep(COUNT_INTERVAL)
 
 
 def _number_of(error: BaseException | None) -> Any:
