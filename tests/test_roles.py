@@ -23,9 +23,9 @@ from semistream.pipeline import provision_steps, steps
 from semistream.sizing.plan import Plan
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
-from semistream.tuning.case import open_case
 from semistream.tuning.settings import TuneSettings
 from semistream.tuning.sweep import Sweep
+from semistream.tuning.tuning_input import open_tuning_input
 
 PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
 STREAM = pa.schema(
@@ -333,8 +333,8 @@ def test_one_of_several_roles_is_tuned(paths, capsys):
     pq.write_table(tuples, paths.home / "stream" / "part.parquet")
     for role, on in (("", "sku"), ("sold", "sku"), ("returned", "ean")):
         settings = TuneSettings.load({"job": job, "role": role, "partitions": 1, "grid": 1})
-        with open_case(settings, paths) as case:
-            assert case.on == [(on, on)] and case.plan(1000).role == (role or "sold")
+        with open_tuning_input(settings, paths) as sizing:
+            assert sizing.on == [(on, on)] and sizing.plan(1000).role == (role or "sold")
         assert Sweep(f"s{on}", paths).begin(settings)
         directory = paths.home / "tuning" / f"s{on}"
         (tuned,) = Job.from_yaml(directory / "job.yaml").roles

@@ -28,7 +28,7 @@ from semistream.workloads import load_any_job
 log = logging.getLogger(__name__)
 
 
-def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[str, Any]) -> None:
+def send(notice: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[str, Any]) -> None:
     """Send a message through each notifier. Templates of a notifier find the message under the name
     ``semistream``, with subject, text and html. If a notifier fails, the others are still notified,
     and then its error is raised."""
@@ -36,7 +36,7 @@ def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[st
     for notifier in notifiers:
         try:
             arguments = {name: value for name, value in notifier.items() if name != "class"}
-            import_string(notifier["class"])(**arguments)({**context, "semistream": said})
+            import_string(notifier["class"])(**arguments)({**context, "semistream": notice})
         except Exception as e:
             log.exception("%s has not notified", notifier["class"])
             errors.append(e)

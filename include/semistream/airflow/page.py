@@ -65,7 +65,7 @@ KEYS = 20  # keys that are shown for each reason and role
 EDIT, TRIGGER = (("PUT", DagAccessEntity.RUN), ("POST", DagAccessEntity.RUN))
 CLEAR = ("PUT", DagAccessEntity.TASK_INSTANCE)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-OWN = (
+CONTENT_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
 )
@@ -177,7 +177,7 @@ async def restrict(request: Request, answer: RequestResponseEndpoint) -> Respons
     """Restrict what a browser may do with a response: run only the page's own scripts, and show it
     only in Airflow's frames."""
     response = await answer(request)
-    response.headers.setdefault("Content-Security-Policy", OWN)
+    response.headers.setdefault("Content-Security-Policy", CONTENT_POLICY)
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "SAMEORIGIN"
     return response
@@ -385,10 +385,10 @@ def _details(name: str, before: str) -> dict[str, Any]:
         return {"page": None, "away": f"The warehouse does not answer: {why}"}
 
 
-def _found(look: Callable[[], T]) -> T:
-    """Return the result of ``look``. A ConfigError is answered with the HTTP status "not found"."""
+def _found(read: Callable[[], T]) -> T:
+    """Return the result of ``read``. A ConfigError is answered with the HTTP status "not found"."""
     try:
-        return look()
+        return read()
     except ConfigError as e:
         raise HTTPException(404, str(e)) from None
 

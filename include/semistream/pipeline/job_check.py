@@ -61,7 +61,7 @@ from semistream.streaming.sources.file_reader import find_reader, is_local, list
 from semistream.streaming.sources.file_streams import is_tuple
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.tuning.case import stream_sample
+from semistream.tuning.tuning_input import stream_sample
 from semistream.warehouse import connect, shared_engine
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.ledger import Ledger
@@ -72,7 +72,7 @@ from semistream.workloads.jobs import JoinedDimension
 
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
 HEAD = 10_000  # rows of a dimension whose columns are described
-SHOWN = 3  # keys and rows that are shown as examples
+EXAMPLES = 3  # keys and rows that are shown as examples
 
 
 def check_job(settings: CheckSettings, paths: Paths, progress: Progress) -> JobCheck:
@@ -509,9 +509,9 @@ class _Check:
         batches = (batch for batch, _ in rows.batches)
         for batch in replaced_rows(master_keys(rows.schema, list(keys)), read.codes, batches):
             found |= dict.fromkeys(key_text(batch, keys, i) for i in range(batch.num_rows))
-            if len(found) >= SHOWN:
+            if len(found) >= EXAMPLES:
                 break
-        return list(found)[:SHOWN]
+        return list(found)[:EXAMPLES]
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
         """Write rows of a dimension into a temporary snapshot by a key. Add the statistics of these
@@ -624,4 +624,4 @@ def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:
     """Return the most frequent keys, as texts."""
     columns = [pc.fill_null(readable(column), "") for column in keys.columns]
     texts = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, ", ")
-    return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(SHOWN))
+    return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(EXAMPLES))

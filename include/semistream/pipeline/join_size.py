@@ -164,14 +164,16 @@ class _TableInput:
         stack.callback(engine.dispose)
         self.table, self.formats = existing_table(engine, name), formats
         self.connection = stack.enter_context(engine.connect())
-        self.own = arrow_schema(self.table)
-        self.schema = implied_schema(self.own, formats)
-        check_formats(self.schema, formats, name, self.own)
+        self.stored = arrow_schema(self.table)
+        self.schema = implied_schema(self.stored, formats)
+        check_formats(self.schema, formats, name, self.stored)
 
     def batches(self, columns: list[str]) -> Iterator[_Rows]:
-        own, schema = (pa.schema([s.field(c) for c in columns]) for s in (self.own, self.schema))
+        stored, schema = (
+            pa.schema([s.field(c) for c in columns]) for s in (self.stored, self.schema)
+        )
         done = 0
-        for batch in fetch(self.connection, select(*[self.table.c[c] for c in columns]), own):
+        for batch in fetch(self.connection, select(*[self.table.c[c] for c in columns]), stored):
             done += batch.num_rows
             rows, wrong = cast_rows(batch, schema, formats=self.formats)
             yield _Rows(rows, len(wrong), done, None)

@@ -32,16 +32,16 @@ APP = (sys.executable, "-m", "semistream.streaming.script")
 
 
 def load(
-    settings: AppSettings, paths: Paths, progress: Progress, say: Callable[[str], None]
+    settings: AppSettings, paths: Paths, progress: Progress, print_line: Callable[[str], None]
 ) -> dict[str, Any]:
     """Provision a job's dimensions, load its stream, and prove what was loaded. Return the result
     of ``steps.verify``, and as ``stopped`` what is to be said of a load that was to read the whole
     source, and was stopped before; "" otherwise.
 
-    After an interrupt the load drains and stops, and what it has loaded is still proven. say: a
-    function that gets the lines of the report. Raises ConfigError for settings that cannot work,
-    SemistreamError for a failed load, VerificationFailed, and KeyboardInterrupt if the load was
-    stopped before the app's first batch.
+    After an interrupt the load drains and stops, and what it has loaded is still proven.
+    print_line: a function that gets the lines of the report. Raises ConfigError for settings that
+    cannot work, SemistreamError for a failed load, VerificationFailed, and KeyboardInterrupt if the
+    load was stopped before the app's first batch.
     """
     job = workloads.load_any_job(settings.job, paths)
     if isinstance(job, Job) and isinstance(settings, LoadSettings):
@@ -61,16 +61,16 @@ def load(
         for line in provision(
             settings.job, paths, progress, memory=memory, job=job, sink=settings.sink
         ):
-            say(line)
+            print_line(line)
     else:
         workloads.prepare_target(settings.job, paths, progress)
     stopped = False
     if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, paths):
-        say(f"{settings.name()}: nothing new to load")
+        print_line(f"{settings.name()}: nothing new to load")
     else:
-        _run(settings, paths, progress, say)
+        _run(settings, paths, progress, print_line)
         if settings.name() not in steps.loaded_apps(paths):
-            say(f"{settings.name()} was stopped before its first batch: nothing is loaded.")
+            print_line(f"{settings.name()} was stopped before its first batch: nothing is loaded.")
             raise KeyboardInterrupt
         stopped = steps.run_summary(settings.directory(paths))["stopped"]
     progress("proof", 0, None)
@@ -80,7 +80,7 @@ def load(
 
 
 def _run(
-    settings: AppSettings, paths: Paths, progress: Progress, say: Callable[[str], None]
+    settings: AppSettings, paths: Paths, progress: Progress, print_line: Callable[[str], None]
 ) -> None:
     """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails,
     ConfigError if it refuses a setting."""
@@ -101,7 +101,9 @@ def _run(
         _follow(settings, paths, progress)
     except KeyboardInterrupt:
         interrupts.raise_from_now_on()
-        say(f"Stopping {settings.name()}: what waits is finished, and what is loaded is proven.")
+        print_line(
+            f"Stopping {settings.name()}: what waits is finished, and what is loaded is proven."
+        )
         request_stop(checkpoint)
         _follow(settings, paths, progress)
     _, why = drivers.ending(checkpoint) or ("", "")

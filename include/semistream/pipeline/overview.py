@@ -55,7 +55,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Shown:
+class OverviewContent:
     """The content of the overview. dismissed: the dismissed apps; error: the reason why there is no
     current reading of the warehouse, or ""; read: whether there is a reading; age: age of the
     reading in seconds; all: whether dismissed apps are included; at: the present time, UTC."""
@@ -101,11 +101,11 @@ class Overview:
         dismissed: bool = False,
         fresh: bool = True,
         may_see: Callable[[Tile], bool] = lambda _: True,
-    ) -> Shown:
+    ) -> OverviewContent:
         """Return the content of the page. dismissed: whether to include the dismissed apps; fresh:
         whether to read the warehouse again even if the newest reading is very recent; may_see: a
         function that returns whether the user may see a tile."""
-        error, read = self._look(paths, fresh)
+        error, read = self._newest_reading(paths, fresh)
         now, hidden = datetime.now(UTC).replace(tzinfo=None), read_dismissed(paths.checkpoints)
         every = [
             tile_of(
@@ -122,7 +122,7 @@ class Overview:
         tiles = [t for t in every if may_see(t)]
         gone = {t.app for t in tiles if not t.alive and t.at and hidden.get(t.app) == t.at}
         shown = [t for t in tiles if dismissed or t.app not in gone]
-        return Shown(
+        return OverviewContent(
             tuple(sorted(shown, key=lambda t: t.rank)),
             tuple(sorted(gone)),
             error,
@@ -134,7 +134,7 @@ class Overview:
             now,
         )
 
-    def _look(self, paths: Paths, fresh: bool) -> tuple[str, Reading]:
+    def _newest_reading(self, paths: Paths, fresh: bool) -> tuple[str, Reading]:
         """Return the reason why there is no current reading, or "", and the newest reading of this
         warehouse."""
         with self._mutex:

@@ -48,7 +48,7 @@ LIMIT = 10  # keys of a reason and role that are shown
 EXAMPLE_BYTES = 256_000_000  # bytes of files that are searched for examples from a range of loads
 COMPARED = 100  # keys whose nearest ones are looked for
 MEANINGS = 10_000  # different reasons of unparsable tuples that are told apart
-SHOWN = 100  # characters of a tuple without an id and a place
+TUPLE_CHARACTERS = 100  # of a tuple without an id and a place
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Example:
             "" if self.id is None else f"id {self.id}",
             "" if self.file is None else f"{self.file}{line}",
         )
-        return " in ".join(filter(None, known)) or str(self.values)[:SHOWN]
+        return " in ".join(filter(None, known)) or str(self.values)[:TUPLE_CHARACTERS]
 
 
 @dataclass(frozen=True)
@@ -345,11 +345,11 @@ def _text(key: dict[str, Any]) -> str:
     """Return a key as text for people: its only value, or the values of its columns."""
     if len(key) == 1:
         (value,) = key.values()
-        return _shown(value)
-    return ", ".join(f"{name}={_shown(value)}" for name, value in key.items()) or "(any)"
+        return _readable(value)
+    return ", ".join(f"{name}={_readable(value)}" for name, value in key.items()) or "(any)"
 
 
-def _shown(value: Any) -> str:
+def _readable(value: Any) -> str:
     """Return a value as text, in quotes if it begins or ends with blanks, or has characters that
     cannot be seen or told from a blank; these are escaped."""
     if value is None:

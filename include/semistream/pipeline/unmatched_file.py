@@ -30,7 +30,7 @@ PLACED_KEYS = pa.schema(
     [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
 )
 # columns of the file
-OWN = ("load_id", "load_row", "reason", "why", "role", "stream_id", "file", "line")
+OUTPUT_COLUMNS = ("load_id", "load_row", "reason", "why", "role", "stream_id", "file", "line")
 
 
 def export_unmatched(
@@ -39,10 +39,11 @@ def export_unmatched(
     """Write an app's unmatched tuples to a CSV, JSON lines or Parquet file, and return their
     number. If there are none, no file is written. Raises ConfigError.
 
-    The file has the columns ``OWN``, then the tuple's columns, and ``text`` for tuples that could
-    not be parsed; ``why`` says what is wrong with such a text, and ``stream_id`` is the id that it
-    tells. If the tuple has a column with the name of one in ``OWN``, the column in ``OWN``
-    is called ``_NAME``. A user can correct rows of the file and give them back to a load.
+    The file has the columns ``OUTPUT_COLUMNS``, then the tuple's columns, and ``text`` for tuples
+    that could not be parsed; ``why`` says what is wrong with such a text, and ``stream_id`` is the
+    id that was found in it. If the tuple has a column with a name of ``OUTPUT_COLUMNS``, the output
+    column is called ``_NAME`` instead. A user can correct rows of the file and give them back to a
+    load.
     """
     check_output("out", out)
     with open_warehouse(paths.warehouse_url) as engine:
@@ -100,9 +101,15 @@ def _file_schema(tuples: pa.Schema) -> pa.Schema:
             name = f"_{name}"
         return name
 
-    own = [pa.field(free(name), kind) for name, kind in zip(OWN, kinds, strict=True)]
+    output_columns = [
+        pa.field(free(name), kind) for name, kind in zip(OUTPUT_COLUMNS, kinds, strict=True)
+    ]
     return pa.schema(
-        [*own, *(f.with_nullable(True) for f in tuples), pa.field(free("text"), pa.string())]
+        [
+            *output_columns,
+            *(f.with_nullable(True) for f in tuples),
+            pa.field(free("text"), pa.string()),
+        ]
     ).remove_metadata()
 
 
@@ -166,7 +173,7 @@ def _batch(
     of the first row in ``origins``."""
     values = [json.loads(row.kept) for row in rows]
     unparsable = [row.reason == Reason.UNPARSABLE for row in rows]
-    own: list[Sequence[Any]] = [
+    output_columns: list[Sequence[Any]] = [
         [row.load_id for row in rows],
         [row.load_row for row in rows],
         [row.reason for row in rows],
@@ -191,7 +198,7 @@ def _batch(
         for f in tuples
     ]
     text = [of[TEXT] if bad else None for of, bad in zip(values, unparsable, strict=True)]
-    columns = [pa.array(of, f.type) for of, f in zip(own, schema, strict=False)]
+    columns = [pa.array(of, f.type) for of, f in zip(output_columns, schema, strict=False)]
     return pa.RecordBatch.from_arrays(
         [*columns, *cells, pa.array(text, pa.string())], schema=schema
     )

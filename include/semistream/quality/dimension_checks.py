@@ -49,7 +49,7 @@ def dimension_checks(
 ) -> Iterator[Check]:
     """Yield the checks of a role that are possible. size: the number of facts, and of unmatched
     tuples, that are joined again; seed: the seed for drawing them."""
-    yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
+    yield unmatched_share(scope, role, explain_unmatched(staging, scope, role))
     if role.max_open_hours is not None:
         yield open_age(scope, role, role.max_open_hours)
     # a load has a sketch of keys only if its job has one role
@@ -261,7 +261,7 @@ def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
     )
 
 
-def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
+def explain_unmatched(staging: Staging, scope: Scope, role: Role) -> str:
     """Write notes to the log and the report about tuples without a row of the dimension: a rise of
     their number, and keys that would match in another form. Return a sentence about these keys; ""
     if there are none."""

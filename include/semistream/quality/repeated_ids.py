@@ -32,7 +32,7 @@ from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, typed
 
 ROWS = 50_000  # rows of unmatched converted at a time
-PAIRS_SHOWN, IDS_SHOWN = 3, 5  # how many pairs of files, and ids, are named
+LISTED_PAIRS, LISTED_IDS = 3, 5  # how many pairs of files, and ids, are named
 
 
 @dataclass(frozen=True)
@@ -318,13 +318,13 @@ def _summary(staging: Staging, table: sa.Table, origins: sa.Table, count: int) -
         select(*pair, func.count().label("ids"))
         .group_by(*pair)
         .order_by(sa.desc("ids"), f.first_origin, f.last_origin)
-        .limit(PAIRS_SHOWN + 1)
+        .limit(LISTED_PAIRS + 1)
     )
     examples = staging.scalars(
-        select(f.stream_id).order_by(f.first_origin, f.last_origin, f.stream_id).limit(IDS_SHOWN)
+        select(f.stream_id).order_by(f.first_origin, f.last_origin, f.stream_id).limit(LISTED_IDS)
     )
-    parts = [_pair(row) for row in rows[:PAIRS_SHOWN]]
-    more = "; others elsewhere" if len(rows) > PAIRS_SHOWN else ""
+    parts = [_pair(row) for row in rows[:LISTED_PAIRS]]
+    more = "; others elsewhere" if len(rows) > LISTED_PAIRS else ""
     return (
         f"{counted(count, 'id')} {'comes' if count == 1 else 'come'} more than once: "
         f"{'; '.join(parts)}{more}. Such as {', '.join(examples)}."

@@ -116,7 +116,7 @@ class Range:
 
     @property
     def later_loads(self) -> tuple[int, int]:
-        """The range of load_ids after `last_complete_load`, up to `last`: its first and its last."""
+        """The first and the last of the load_ids after `last_complete_load`, up to `last`."""
         return self.last_complete_load + 1, last_load(self.number, self.last)
 
 

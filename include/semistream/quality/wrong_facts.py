@@ -139,11 +139,11 @@ def compare_facts(
             if finding.load_id is not None:
                 lacking[finding.load_id] -= row.hash
         if more := sum(n % 2**64 != 0 for n in lacking.values()):
-            found.told.append(
+            found.notes.append(
                 f"In {more:,} of these loads there is more that is wrong, and could not be named."
             )
     if len(wrong) > most or len(lost) > most:
-        found.told.append(
+        found.notes.append(
             f"{len(wrong):,} rows of {name} are not as they were loaded, and "
             f"{len(lost):,} that were loaded are not there; the first {most:,} are "
             f"compared."

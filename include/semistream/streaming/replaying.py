@@ -63,7 +63,7 @@ from semistream.warehouse.tables import quoted
 from semistream.warehouse.types import python_rows, sql_type, stored_schema
 
 TEXT_COLUMN = "text"  # column of a file: the text of a tuple that could not be parsed
-UNTOLD = 5  # rows of a file that an error names
+NAMED_ROWS = 5  # rows of a file that an error names
 HEXADECIMAL = "^([0-9A-Fa-f]{2})*$"
 JOINED = (Reason.NO_MATCH, Reason.NULL_KEY)
 
@@ -355,8 +355,8 @@ def _facts_ids(
 
 
 def _refusal(file: Path, constraint: str, keys: Sequence[tuple[int, int]]) -> ConfigError:
-    shown = ", ".join(f"load_id {load}, load_row {row}" for load, row in keys[:UNTOLD])
-    more = f" and {len(keys) - UNTOLD:,} more" if len(keys) > UNTOLD else ""
+    shown = ", ".join(f"load_id {load}, load_row {row}" for load, row in keys[:NAMED_ROWS])
+    more = f" and {len(keys) - NAMED_ROWS:,} more" if len(keys) > NAMED_ROWS else ""
     return ConfigError(
         str(file),
         constraint,

@@ -26,12 +26,12 @@ class RolesSizes:
 
 
 def splits(
-    case: SizingInput, paths: Paths, budgets: Iterable[int], costs: Costs
+    sizing: SizingInput, paths: Paths, budgets: Iterable[int], costs: Costs
 ) -> dict[int, RolesSizes]:
     """Return the sizes by M, in bytes. The result is empty for a job with one role. Each operator
     has the P-th part of M, and all operators run on this machine. Raises ConfigError for a
     dimension that was not published."""
-    roles = case.job.roles
+    roles = sizing.job.roles
     if len(roles) == 1:
         return {}
     versions = []
@@ -42,7 +42,7 @@ def splits(
     found = dict[int, RolesSizes]()
     for memory in budgets:
         settings = JoinSettings.load({"memory": memory})
-        initial = initial_plan(settings, case.job, versions, case.partitions, lambda _: None)
-        plan = size_plan(initial, case.sample, costs, one_machine=True)
+        initial = initial_plan(settings, sizing.job, versions, sizing.partitions, lambda _: None)
+        plan = size_plan(initial, sizing.sample, costs, one_machine=True)
         found[memory] = RolesSizes(plan.shares, plan.joins[0].sizes_reason)
     return found

@@ -27,7 +27,7 @@ __all__ = [
     "connect",
     "index_options",
     "name_length",
-    "said",
+    "refusals_as_errors",
     "shared_engine",
     "system_of",
     "table_options",
@@ -95,7 +95,7 @@ def _close() -> None:
 
 
 @contextmanager
-def said(of: Engine | Connection, table: str) -> Iterator[None]:
+def refusals_as_errors(of: Engine | Connection, table: str) -> Iterator[None]:
     """Raise ConfigError instead of the error of a database that has no room for a table's columns
     or for one of its rows."""
     try:
@@ -133,6 +133,6 @@ def name_length() -> int:
 def with_variants(kind: Any) -> Any:
     """Return a general column type together with the type that each system uses instead."""
     for system in SYSTEMS:
-        if (own := system.variant(kind)) is not None:
-            kind = kind.with_variant(own, *system.names)
+        if (variant := system.variant(kind)) is not None:
+            kind = kind.with_variant(variant, *system.names)
     return kind

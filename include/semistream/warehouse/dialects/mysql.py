@@ -358,12 +358,12 @@ def _fetch(
         return
     # the server gives null in place of a text of more than max_allowed_packet
     apart = query.with_only_columns(
-        *(_shown(c, f.type) for c, f in zip(columns, schema, strict=True)),
+        *(_single_column(c, f.type) for c, f in zip(columns, schema, strict=True)),
         maintain_column_froms=True,
     ).where(text.is_(None))
     for chunk in chunks(connection, apart, rows, first=1):
         found += len(chunk)
-        yield batch(_from_shown, zip(*chunk, strict=True), columns, schema)
+        yield batch(_from_single, zip(*chunk, strict=True), columns, schema)
     if found != too_long:
         raise BulkError(
             f"{too_long} rows were longer than max_allowed_packet, and {found} when "
@@ -418,14 +418,14 @@ def _number(column: Any) -> Any:
     return column
 
 
-def _shown(column: Any, kind: pa.DataType) -> Any:
+def _single_column(column: Any, kind: pa.DataType) -> Any:
     """Return an SQL expression for one column as text or bytes."""
     if pa.types.is_binary(kind) or (pa.types.is_string(kind) and not _is_one_line(column.type)):
         return type_coerce(column, types.NullType())
     return type_coerce(func.concat(_number(column)), types.Text())
 
 
-def _from_shown(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _from_single(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(kind):
         return pa.array(values, kind)
     return from_text(pa.array(values, pa.string()), kind)
