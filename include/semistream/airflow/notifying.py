@@ -46,7 +46,7 @@ def send(notice: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[
 
 @dataclass(frozen=True)
 class Addressees:
-    """Those whom a job notifies. The methods are callbacks of its tasks."""
+    """The people whom a job notifies. The methods are callbacks of the job's tasks."""
 
     job: str
     owner: str

@@ -289,12 +289,13 @@ def _predict(
 
 
 def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) -> Course:
-    """Return the course of the run, sweep by sweep. The content of H_R in a sweep follows from the
-    previous sweep.
+    """Return the predicted course of a run: for each sweep over R its tuples, the share of them that
+    H_R answers, and its seconds. The content of H_R in a sweep follows from the previous sweep.
 
-    In the first sweep nothing is in H_R, and H_S has all of the pool. Because the arriving tuples
-    are spread over all of R, e - 1 times as many tuples leave in this sweep as H_S holds. whole:
-    whether all of R is cached by the stops of this sweep.
+    In the first sweep H_R is empty, and H_S has the whole pool. The tuples that arrive during this
+    sweep belong to partitions all over R, so that 1.72 times as many tuples are finished in it as
+    H_S holds (Euler's number minus 1). whole: whether H_R holds all of R after
+    the first sweep.
     """
     first = min(sweep.pool / sweep.v_s, sweep.useful)
     t = (math.e - 1) * first

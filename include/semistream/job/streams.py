@@ -91,7 +91,7 @@ class StreamSpec(Settings):
 
 
 class BaseJob(Scheduling):
-    """What jobs of one stream and of two have in common.
+    """The common part of jobs of one stream and of two.
 
     shipped: the names of the jobs that are part of this package; stream_names: the settings that
     have the streams.

@@ -136,9 +136,9 @@ def provision(
     job: Job | None = None,
     sink: str = "",
 ) -> Iterator[str]:
-    """Provision the dimensions of a job, or a single named dimension: load them into their tables,
-    and publish their snapshots. Yield the lines of a report, each when what it tells is done, as a
-    later dimension may fail.
+    """Provision the dimensions of a job, or a single dimension: load their rows into tables, and
+    publish snapshots of these. Yield a report, line by line: the line about a dimension comes when
+    the dimension is provisioned, because a later one may fail.
 
     target: the name of the job or the dimension; memory: bytes that publishing may use; url:
     database of the dimensions' tables, None for the warehouse; job: the job that the target names,

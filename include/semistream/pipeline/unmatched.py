@@ -117,7 +117,8 @@ class Listed:
 
 
 class Loaded(NamedTuple):
-    """What an app has loaded. checkpoint: its directory."""
+    """An app that has loaded something, with its newest job. checkpoint: the directory of its
+    checkpoint."""
 
     app: str
     job: AnyJob

@@ -335,8 +335,9 @@ class Scope(Range):
 
     @property
     def judged(self) -> tuple[Scope, ...]:
-        """All of the range, and what is not proven of it, where a share is judged by itself: many
-        former tuples, which are proven, must not hide that few of the latest have arrived."""
+        """The scopes for which a share of the tuples, such as that of unmatched ones, is compared
+        with its limit: the whole range, and, if there is one, its part that is not proven yet. In
+        the whole range alone, many proven tuples would hide a fault of the latest ones."""
         return (self,) if self.news is None else (self, replace(self, **vars(self.news)))
 
     def kept(self, stream: Stream | None = None) -> ColumnElement[bool]:

@@ -1,5 +1,5 @@
-"""The plan of a load as its settings ask for it, before the cost models choose what they leave
-open."""
+"""The initial plan of a load. It has what the settings give; the cost models then choose what the
+settings leave open."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def initial_plan(
     unknown: Callable[[Role], int | None],
     reason: str = "",
 ) -> Plan[RolePlan]:
-    """Return the plan that settings and job ask for. Raises ConfigError for one that cannot be.
+    """Return the initial plan of a load. Raises ConfigError for a plan that cannot be executed.
 
     versions: the directories of the dimensions' versions; unknown: a function that returns
     ``RolePlan.unknown`` of a role; reason: why this algorithm.

@@ -204,13 +204,13 @@ class Plan(Generic[J]):
 
     @property
     def shares(self) -> dict[str, int]:
-        """Of a star, the number of parts into which each role's R is split; empty for one join."""
+        """The number of parts into which R is split, by role; empty if there is only one join."""
         return {j.label: j.split for j in self.joins} if len(self.joins) > 1 else {}
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of a star, by role, the bytes of M that all partitions together have for it; empty for
-        one join."""
+        """The bytes of M, of all partitions together, by role; empty if there is only one
+        join."""
         each = {j.label: j.partitions * j.memory for j in self.joins}
         return each if len(each) > 1 else {}
 
