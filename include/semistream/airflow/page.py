@@ -108,7 +108,7 @@ def dag_of(launch: Launch | None) -> str:
 
 
 def _dag_of_app(app: str) -> str:
-    """Return the DAG whose permissions a load has that is given by its name."""
+    """Return the DAG whose permissions apply to an app's load; see ``dag_of``."""
     try:
         return dag_of(drivers.last_launch(paths().checkpoints / app))
     except OSError:  # no load can have that name
@@ -162,7 +162,8 @@ def read_report(path: str, request: Request, user: GetUserDep) -> None:
 
 
 def read_all(request: Request, user: GetUserDep) -> None:
-    """Refuse a user who may not read ``semi_stream_load``: what is of no load is that DAG's."""
+    """Refuse a user who may not read the DAG ``semi_stream_load``, whose permissions apply to
+    everything that belongs to no particular load."""
     requires_access_dag("GET", param_dag_id=LOAD)(request, user)
 
 
@@ -437,8 +438,8 @@ def _server_stops() -> bool:
 
 
 def _next_runs(dags: Collection[str]) -> dict[str, NextRun]:
-    """Return, by DAG, the next run of these DAGs and of all that arriving files start, if Airflow
-    knows it."""
+    """Return the next run by DAG, for these DAGs and for all DAGs that arriving files start. A DAG
+    whose next run Airflow does not know is left out."""
     reference = DagScheduleAssetReference
     try:
         with create_session() as session:

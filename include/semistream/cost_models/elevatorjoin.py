@@ -289,8 +289,9 @@ def _predict(
 
 
 def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) -> Course:
-    """Return the predicted course of a run: for each sweep over R its tuples, the share of them that
-    H_R answers, and its seconds. The content of H_R in a sweep follows from the previous sweep.
+    """Return the predicted course of a run: for each sweep over R its tuples, the share of them
+    that H_R answers, and its seconds. The content of H_R in a sweep follows from the previous
+    sweep.
 
     In the first sweep H_R is empty, and H_S has the whole pool. The tuples that arrive during this
     sweep belong to partitions all over R, so that 1.72 times as many tuples are finished in it as

@@ -7,8 +7,9 @@ tuples of v_R bytes: d_S v_R = k v_P for the swappable part, d_N v_R = l v_P for
 Corrections to the printed equations:
 
 - *expected count*: Eq. 6 is derived with p (1 - p), the variance of a Bernoulli trial, where the
-  expected number of matches of w tuples is w p. With the latter, w = h_S p_old / (1 + p_old - p_new). The
-  experiment ``x-hybridjoin-eq6`` compares both, and the next correction, with the measured w.
+  expected number of matches of w tuples is w p. With the latter, w = h_S p_old / (1 + p_old -
+  p_new). The experiment ``x-hybridjoin-eq6`` compares both, and the next correction, with the
+  measured w.
 - *oldest first*: Eq. 4 gives every partition the same chance to be read. But the oldest tuple
   chooses the partition, as in HYBRIDJOIN, whose steady state over the keys that are not resident
   gives w here.

@@ -45,9 +45,9 @@ AT_ONCE = (1.0, 1.0)  # of ``SemiStreamJoin.keep_up``: a whole pass over R is du
 
 
 class RoleKind(NamedTuple):
-    """The way in which a role treats tuples. inner: whether a tuple without a match becomes unmatched,
-    instead of going on with nulls; many: whether a tuple may have several rows of the dimension,
-    and goes on with each of them."""
+    """The way in which a role treats tuples. inner: whether a tuple without a match becomes
+    unmatched, instead of going on with nulls; many: whether a tuple may have several rows of the
+    dimension, and goes on with each of them."""
 
     role: str
     inner: bool

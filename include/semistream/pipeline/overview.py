@@ -86,7 +86,7 @@ class OverviewContent:
 
 
 class Overview:
-    """The overview in one process. Several threads may use it."""
+    """The readings of the warehouse that the overview needs, shared by all threads of a process."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

@@ -141,7 +141,7 @@ class Filling:
         return connection.execute(mark.values(version=self.version, filled_at=utc_now())).rowcount
 
     def _add(self, connection: Connection, load: int, more: int) -> None:
-        """Add to the checksum of a load's facts in the ledger."""
+        """Add `more` to the checksum of a load's facts in the ledger."""
         b, of_load = load_batches.c, load_batches.c.load_id == load
         known = connection.scalar(select(b.facts_checksum).where(of_load)) or 0
         connection.execute(

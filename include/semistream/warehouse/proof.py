@@ -48,10 +48,10 @@ class Run:
 @dataclass(frozen=True)
 class Proof:
     """The verified part of an app's loads. until: the position up to which everything is proven;
-    held: that up to which everything was, before a failure; failures: the open failures, newest
-    first; run: the verification that extended the proof last;
-    unseen: descriptions of what the verifications could not check; left: what the source has now
-    and the app has not loaded, in words, "" if that is nothing or was not looked at."""
+    held: the position up to which everything was proven before an open failure; failures: the open
+    failures, newest first; run: the verification that extended the proof last; unseen: descriptions
+    of what the verifications could not check; left: a clause about the files of the source that
+    the app has not loaded, "" if there are none or the source was not examined."""
 
     app: str
     last: Position  # the newest commit

@@ -85,8 +85,9 @@ class InputCounts:
 
     @property
     def missing(self) -> int:
-        """The tuples that are unmatched in this role or stream. What was refused before the join
-        was in no role, although the first one counts it."""
+        """The number of tuples that are unmatched in this role or stream. Tuples that were refused
+        before the join are left out: they were joined in no role, although the counts of the first
+        role include them."""
         return sum(
             tuples
             for reason, tuples in self.rejected.items()
@@ -222,8 +223,8 @@ class Timed(NamedTuple):
 @dataclass(frozen=True)
 class Commit:
     """The record of a batch, a drain or a resolving load, all of whose partitions are loaded: the
-    columns of its row of ``load_commits``, the batch's files, and the commit before, whose row is
-    completed with it."""
+    columns of its row of ``load_commits``, and the batch's files. before: the previous commit,
+    whose row gets its phases when this one is written."""
 
     app: str
     batch: int
