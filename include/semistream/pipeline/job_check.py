@@ -203,7 +203,7 @@ class _Check:
             check_same_types(app, self.job, self._checkpoint, known)
 
     def _texts(self, schemas: Sequence[pa.Schema]) -> None:
-        """Add a note about the numeric columns that the warehouse stores, and compares, as texts."""
+        """Add a note about numeric columns that the warehouse stores, and compares, as texts."""
         system = system_of(make_url(self.paths.warehouse_url).get_dialect()())
         names = [
             f.name

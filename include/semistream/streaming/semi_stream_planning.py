@@ -212,7 +212,7 @@ class SemiStreamPlanner:
     def columns(
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
-        """Return the columns of a plan's joined rows like ``open``, without using the plan."""
+        """Return the columns of the rows that a plan's joins give. The plan in use stays."""
         return self._opened(plan, streams)[1]
 
 
