@@ -146,10 +146,6 @@ def test_what_is_about_even_stays_as_it_is(load):
     assert former.initial() == initial and not former.open_questions and initial.open_questions
     plan = Plan((former, initial))
     assert Plan.from_json(json.loads(json.dumps(asdict(plan))), RolePlan) == plan
-    # a release whose plans were of one join, and which knew no roles
-    older = asdict(former) | {"columns": list(COLUMNS)}
-    del older["role"]
-    assert Plan.from_json(json.loads(json.dumps(older)), RolePlan) == Plan((former,))
 
 
 def test_a_history_counts_beside_a_small_sample_and_gives_way_to_a_large_one(load):

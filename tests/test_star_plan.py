@@ -155,7 +155,7 @@ def test_the_sizes_in_use_are_kept(snapshots, sales):
     again = size_plan(initial, other, TYPICAL, found)
     assert [(j.role, j.memory) for j in again.joins] == [(j.role, j.memory) for j in found.joins]
     assert "kept" in again.reason
-    # a plan that was not sized, as of a release before, has no split to keep
+    # a plan that was not sized has no split to keep
     assert "kept" not in size_plan(initial, sales, TYPICAL, initial).reason
 
 

@@ -77,7 +77,7 @@ class DayAgain:
     rows_read: int
     last: Position
     command: str
-    reopened: int = 0  # a release without it refused to take out such batches
+    reopened: int
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.batches))

@@ -177,7 +177,7 @@ def _failures(connection: Connection, app: str) -> list[tuple[Position, str]]:
         .order_by(q.id)
     )
     return [
-        ((row.to_batch, row.to_drain or 0), f"proof failed: {', '.join(json.loads(row.failed))}")
+        ((row.to_batch, row.to_drain), f"proof failed: {', '.join(json.loads(row.failed))}")
         for row in rows
     ]
 

@@ -177,9 +177,7 @@ def final_summary(app: str, paths: Paths) -> dict[str, Any]:
             by_reason[reason] += count
             by_role[role] += count
         inputs = (
-            select(
-                i.role, *map(func.sum, (i.missed, func.coalesce(i.lacking, i.missed), i.inferred))
-            )
+            select(i.role, *map(func.sum, (i.missed, i.lacking, i.inferred)))
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)

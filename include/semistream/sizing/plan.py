@@ -126,9 +126,7 @@ class Plan(Generic[J]):
 
     @classmethod
     def from_json(cls, values: dict[str, Any], kind: type[J]) -> Self:
-        # a release in which a plan had one join wrote only this join
-        joins = values.get("joins", [values])
-        return cls(tuple(kind.from_json(join) for join in joins))
+        return cls(tuple(kind.from_json(join) for join in values["joins"]))
 
     @property
     def partitions(self) -> int:

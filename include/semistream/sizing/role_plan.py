@@ -65,20 +65,8 @@ class RolePlan(JoinPlan):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        columns = values["columns"]
-        if isinstance(columns, list):  # written by a release that did not rename columns
-            columns = {c: c for c in columns}
-        # written by a release in which all roles but one were read whole by every operator
-        whole = {"parts": 1, "stride": 0} if values.get("everywhere") else {}
-        return super().from_json(
-            {
-                **whole,
-                **values,
-                "columns": columns,
-                "owners": tuple(values.get("owners", ())),
-                "chosen": tuple(values.get("chosen", ())),
-            }
-        )
+        lists = {name: tuple(values[name]) for name in ("owners", "chosen")}
+        return super().from_json({**values, **lists})
 
     @property
     def label(self) -> str:

@@ -114,10 +114,9 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
 
 def counting(app: str, fact_table: str) -> sa.ColumnElement[bool]:
     """Return the condition for the verifications of a fact table that still count: no batches of
-    their range were taken out. A former release noted that by a range of nulls."""
+    their range were taken out."""
     q = quality_runs.c
-    ranged = (q.outdated.is_(None), q.to_batch.is_not(None))
-    return sa.and_(q.app == app, q.fact_table == fact_table, *ranged)
+    return sa.and_(q.app == app, q.fact_table == fact_table, q.outdated.is_(None))
 
 
 def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
@@ -139,7 +138,7 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
 
 
 def as_run(row: sa.Row) -> Run:
-    """Convert a row of ``quality_runs`` that has a range to a Run."""
+    """Convert a row of ``quality_runs`` to a Run."""
     first = START if row.from_batch is None else (row.from_batch, row.from_drain)
     return Run(
         first,

@@ -57,8 +57,7 @@ class InputCounts:
     is one row for each matched tuple.
 
     inferred: the number of rows of the fact table with an inferred member of the dimension;
-    lacking: in a left join of several, the number of those without a row of the dimension, None if
-    it was loaded by a version that did not count them.
+    lacking: in a left join of several, the number of those without a row of the dimension.
     """
 
     role: str
@@ -77,7 +76,7 @@ class InputCounts:
     missed: int = 0
     passed: int | None = None
     inferred: int = 0
-    lacking: int | None = None
+    lacking: int = 0
 
     @property
     def unmatched(self) -> int:
