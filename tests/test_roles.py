@@ -21,6 +21,7 @@ from semistream.master.published import current_version, key_name, snapshot_root
 from semistream.paths import Paths
 from semistream.pipeline import provision_steps, steps
 from semistream.sizing.plan import Plan
+from semistream.sizing.star_plan import choose_joins, has_open_questions
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.settings import TuneSettings
@@ -311,9 +312,9 @@ def test_the_plan_of_several_roles_has_a_join_for_each(paths):
     ]  # fmt: skip
     sample = pa.RecordBatch.from_pylist([{"id": 1, "sku": "a", "ean": "e2"}], STREAM)
     assert one.joined(sample).schema.names == one.open(STREAM, 0).output_schema.names
-    chosen = Plan((one, two)).choose(sample, TYPICAL)
+    chosen = choose_joins(Plan((one, two)), sample, TYPICAL)
     assert chosen.joins[0].owners and not chosen.joins[1].owners
-    assert chosen.open_questions and chosen.initial() == plan(paths, job).initial()
+    assert has_open_questions(chosen) and chosen.initial() == plan(paths, job).initial()
 
 
 def test_one_of_several_roles_is_tuned(paths, capsys):

@@ -24,7 +24,7 @@ from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sizing.shares import choices, products, with_shares
 from semistream.sizing.star import GAIN, StarRole, size_star
-from semistream.sizing.star_plan import size_plan, size_plans
+from semistream.sizing.star_plan import choose_joins, size_plan, size_plans
 
 DAY = date(2026, 3, 1)
 # rows and buckets of each dimension
@@ -356,14 +356,14 @@ def test_no_r_has_more_parts_than_buckets(large):
 
 def test_the_shares_in_use_are_kept_unless_others_gain_much(large):
     plan, tuples = plan_of(large, ("one", "two"), 4, 8_000_000), sales()
-    found = size_plan(plan, tuples, TYPICAL).choose(tuples, TYPICAL)
+    found = choose_joins(size_plan(plan, tuples, TYPICAL), tuples, TYPICAL)
     assert found.shares == {"one": 2, "two": 2}
     nothing = tuples.slice(0, 0)
     assert size_plan(plan, nothing, TYPICAL, found).shares == found.shares
     assert size_plan(plan, nothing, TYPICAL).shares == {"one": 4, "two": 1}
     # of few keys of the second one, the first one should have four parts, and has them
     few = sales("two")
-    first = size_plan(plan, few, TYPICAL).choose(few, TYPICAL)
+    first = choose_joins(size_plan(plan, few, TYPICAL), few, TYPICAL)
     assert first.shares == {"one": 4, "two": 1}
     for of, former in itertools.product((tuples, few), (found, first)):
         costs = {p.shares == former.shares: cost(p, of) for p in choices(plan)}
@@ -373,7 +373,7 @@ def test_the_shares_in_use_are_kept_unless_others_gain_much(large):
 
 def test_a_plan_with_shares_can_be_stored(large):
     plan, tuples = plan_of(large, ("one", "two"), 4, 8_000_000), sales()
-    found = size_plan(plan, tuples, TYPICAL).choose(tuples, TYPICAL)
+    found = choose_joins(size_plan(plan, tuples, TYPICAL), tuples, TYPICAL)
     assert found.shares == {"one": 2, "two": 2} and all(len(j.owners) == 64 for j in found.joins)
     assert {owner for join in found.joins for owner in join.owners} <= {DEALT, 0, 1}
     values = json.loads(json.dumps(dataclasses.asdict(found)))
@@ -394,7 +394,7 @@ def test_the_waits_are_those_of_the_parts(large):
     plan = plan_of(large, ("one", "two"), 4, 8_000_000, "elevatorjoin")
     tuples = sales()
     for of, wanted in zip(choices(plan), [(60 / 4, 50), (60 / 2, 50 / 2)], strict=True):
-        sized = size_plans([of], tuples, TYPICAL).choose(tuples, TYPICAL)
+        sized = choose_joins(size_plans([of], tuples, TYPICAL), tuples, TYPICAL)
         star = open_star(sized.joins, tuples.schema, 0)
         roots = {
             each.role: math.sqrt(size)

@@ -17,7 +17,7 @@ from semistream.sizing import star_plan
 from semistream.sizing.enough import with_enough
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
-from semistream.sizing.star_plan import choose_plan, size_plan
+from semistream.sizing.star_plan import choose_joins, choose_plan, has_open_questions, size_plan
 
 ROWS = {"part": 20_000, "shop": 60, "day": 400}
 TUPLES = 8_000
@@ -90,8 +90,8 @@ def test_small_dimensions_are_held_whole_and_the_large_one_gets_the_rest(snapsho
 
 def test_a_sized_plan_knows_its_initial_plan(snapshots, sales):
     initial = plan(snapshots, 300_000)
-    found = size_plan(initial, sales, TYPICAL).choose(sales, TYPICAL)
-    assert initial.open_questions and found.open_questions
+    found = choose_joins(size_plan(initial, sales, TYPICAL), sales, TYPICAL)
+    assert has_open_questions(initial) and has_open_questions(found)
     assert found != initial and found.initial() == initial
     as_json = json.loads(json.dumps(dataclasses.asdict(found)))
     again = Plan.from_json(as_json, RolePlan)
@@ -101,7 +101,7 @@ def test_a_sized_plan_knows_its_initial_plan(snapshots, sales):
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_plan_joins_all_tuples(partitions, snapshots, sales):
     initial = plan(snapshots, 900_000, partitions)
-    found = size_plan(initial, sales, TYPICAL, one_machine=True).choose(sales, TYPICAL)
+    found = choose_joins(size_plan(initial, sales, TYPICAL, one_machine=True), sales, TYPICAL)
     assert {"shop", "day"} <= whole(found)
     rows, names = [], []
     of = found.placement((sales.schema,)).partitions(sales)
@@ -167,7 +167,7 @@ def test_a_named_algorithm_holds_nothing_whole(snapshots, sales):
 
 def test_the_hash_join_can_be_named(snapshots, sales):
     initial = plan(snapshots, 4_000_000, algorithm="hash-join")
-    found = size_plan(initial, sales, TYPICAL).choose(sales, TYPICAL)
+    found = choose_joins(size_plan(initial, sales, TYPICAL), sales, TYPICAL)
     assert {join.algorithm for join in found.joins} == {"hash-join"} and found.initial() == initial
 
 

@@ -96,8 +96,10 @@ class SemistreamHook(BaseHook):
             if connection.password:
                 url = url.set(password=connection.password)
         elif not os.environ.get("WAREHOUSE_URL") and (other := _connection_if_any("warehouse")):
+            from semistream.warehouse.dialects import scheme_of
+
             url = URL.create(
-                {"mysql": "mysql+pymysql"}.get(other.conn_type, other.conn_type),
+                scheme_of(other.conn_type),
                 other.login,
                 other.password,
                 other.host,

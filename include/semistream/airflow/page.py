@@ -43,6 +43,7 @@ from semistream.airflow.files_trigger import FILES
 from semistream.airflow.links import airflow_url
 from semistream.airflow.operators import paths
 from semistream.counted import counted
+from semistream.durations import duration_text
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
@@ -51,7 +52,7 @@ from semistream.pipeline.dismissed import dismiss
 from semistream.pipeline.drivers import Launch
 from semistream.pipeline.load_page import commit_name, load_page, series
 from semistream.pipeline.overview import Overview
-from semistream.pipeline.tiles import Tile, in_lag
+from semistream.pipeline.tiles import Tile
 from semistream.positions import Position
 from semistream.streaming.status import read_status, request_stop
 
@@ -82,7 +83,7 @@ app.mount("/static", StaticFiles(directory=here / "static"))
 overview = Overview()
 templates.filters |= {
     "in_seconds": in_seconds,
-    "in_lag": in_lag,
+    "duration": duration_text,
     "commit_name": commit_name,
     "counted": counted,
 }

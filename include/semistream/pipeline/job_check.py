@@ -270,7 +270,7 @@ class _Check:
     @property
     def _has_warehouse(self) -> bool:
         url = make_url(self.paths.warehouse_url)
-        return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
+        return system_of(url.get_dialect()()).may_exist(url)
 
     # ---- streams
 

@@ -173,7 +173,7 @@ def _failures(connection: Connection, app: str) -> list[tuple[Position, str]]:
     q = quality_runs.c
     rows = connection.execute(
         select(q.to_batch, q.to_drain, q.failed, q.started_at)
-        .where(q.app == app, q.success == 0, q.to_batch.is_not(None), q.outdated.is_(None))
+        .where(q.app == app, q.success == 0, q.outdated.is_(None))
         .order_by(q.id)
     )
     return [

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
 from semistream.counted import counted
 from semistream.errors import NotEnoughMemory
 from semistream.partitioning import Placement
-
-if TYPE_CHECKING:  # an app of two streams does not need them
-    from semistream.cost_models import Costs
-    from semistream.cost_models.bound import Demand
-    from semistream.sketches import SkimmedSketch
 
 
 @dataclass(frozen=True)
@@ -65,32 +60,9 @@ class JoinPlan:
         """Whether this is the join of a star with the largest R, which is always split."""
         return True
 
-    @property
-    def open_questions(self) -> bool:
-        """Whether a sample of the stream is needed to choose settings that the user left open."""
-        return False
-
     def initial(self) -> Self:
         """Return the user's original plan, without the choices made from a sample."""
         return self
-
-    def choose(
-        self,
-        sample: pa.RecordBatch,
-        costs: Costs,
-        former: Self | None = None,
-        history: SkimmedSketch | None = None,
-        demand: Demand | None = None,
-    ) -> Self:
-        """Return the plan with everything that the user left open chosen for a sample of the
-        stream. former: the plan in use; history: a sketch of the keys of earlier loads; demand: a
-        bound on waiting."""
-        return self
-
-    def joined(self, sample: pa.RecordBatch) -> pa.RecordBatch:
-        """Return tuples with the columns that the join adds, filled with nulls: a sample of the
-        next join's stream."""
-        raise NotImplementedError
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the assignment of a stream's tuples to the partitions, by their key in this
@@ -161,10 +133,6 @@ class Plan(Generic[J]):
         """The dimensions' versions; "" for two streams."""
         return ", ".join(filter(None, (join.version for join in self.joins)))
 
-    @property
-    def open_questions(self) -> bool:
-        return any(join.open_questions for join in self.joins)
-
     def with_memory(self, memory: int) -> Plan[J]:
         """Return the plan with another M, bytes of all partitions together, evenly split."""
         each = memory // (self.partitions * len(self.joins))
@@ -174,26 +142,6 @@ class Plan(Generic[J]):
         """Return the user's original plan, without the choices made from a sample."""
         initial = (join.initial() for join in self.joins)
         return Plan(tuple(sorted(initial, key=lambda join: join.number)))
-
-    def choose(
-        self,
-        sample: pa.RecordBatch,
-        costs: Costs,
-        former: Plan[J] | None = None,
-        history: SkimmedSketch | None = None,
-        demand: Demand | None = None,
-    ) -> Plan[J]:
-        """Return the plan with the choices of ``JoinPlan.choose`` for each join. The stream of a
-        join consists of the tuples that the previous join passes on. history: a sketch of the keys
-        of the largest R."""
-        before = {join.label: join for join in former.joins} if former is not None else {}
-        chosen: list[J] = []
-        for join in self.joins:
-            if chosen:
-                sample = chosen[-1].joined(sample)
-            of_keys = history if join.largest else None
-            chosen.append(join.choose(sample, costs, before.get(join.label), of_keys, demand))
-        return Plan(tuple(chosen))
 
     @property
     def largest(self) -> int:

@@ -141,6 +141,8 @@ class RolePlan(JoinPlan):
             raise self.not_enough(e) from None
 
     def joined(self, sample: pa.RecordBatch) -> pa.RecordBatch:
+        """Return tuples with the columns that the join adds, filled with nulls: a sample of the
+        next join's stream."""
         relation = self.relation(0)
         try:
             added = self.added(sample.schema, relation)

@@ -48,10 +48,37 @@ def choose_plan(
     def choose(memory: int) -> Plan[RolePlan]:
         plan = initial if memory == given else initial.with_memory(memory)
         sized = size_plan(plan, sample, costs, former, history, one_machine=one_machine)
-        return sized.choose(sample, costs, former, history, demand)
+        return choose_joins(sized, sample, costs, former, history, demand)
 
     given = initial.memory * initial.partitions
     return with_enough(choose, given, len(initial.joins))
+
+
+def choose_joins(
+    plan: Plan[RolePlan],
+    sample: pa.RecordBatch,
+    costs: Costs,
+    former: Plan[RolePlan] | None = None,
+    history: SkimmedSketch | None = None,
+    demand: Demand | None = None,
+) -> Plan[RolePlan]:
+    """Return the plan with the choices of ``RolePlan.choose`` for each join. The stream of a join
+    consists of the tuples that the previous join passes on. history: a sketch of the keys of the
+    largest R."""
+    before = {join.role: join for join in former.joins} if former is not None else {}
+    chosen: list[RolePlan] = []
+    for join in plan.joins:
+        if chosen:
+            sample = chosen[-1].joined(sample)
+        of_keys = history if join.largest else None
+        chosen.append(join.choose(sample, costs, before.get(join.role), of_keys, demand))
+    return Plan(tuple(chosen))
+
+
+def has_open_questions(plan: Plan[RolePlan]) -> bool:
+    """Return whether a sample of the stream is needed to choose settings that the user left
+    open."""
+    return any(join.open_questions for join in plan.joins)
 
 
 def size_plan(

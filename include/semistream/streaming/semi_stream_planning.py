@@ -23,7 +23,7 @@ from semistream.provisioning.publishing import check_unknown_member
 from semistream.sizing.initial_plan import initial_plan, partitions_of
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
-from semistream.sizing.star_plan import choose_plan
+from semistream.sizing.star_plan import choose_plan, has_open_questions
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
@@ -143,9 +143,9 @@ class SemiStreamPlanner:
         """Return a new plan, or None to keep the present one. Questions that need a sample of the
         stream are decided in the first batch of a run for which no earlier tuple waits."""
         wanted = self.wanted(partitions)
-        if wanted == self.plan.initial() and (self.chosen or not self.plan.open_questions):
+        if wanted == self.plan.initial() and (self.chosen or not has_open_questions(self.plan)):
             return None
-        if wanted.open_questions:
+        if has_open_questions(wanted):
             tuples = sample()
             if not tuples.num_rows and (renewed := self._renewed(wanted, tuples.schema)):
                 self.chosen = False

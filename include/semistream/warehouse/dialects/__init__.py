@@ -28,6 +28,7 @@ __all__ = [
     "index_options",
     "name_length",
     "refusals_as_errors",
+    "scheme_of",
     "shared_engine",
     "system_of",
     "table_options",
@@ -43,6 +44,12 @@ def system_of(of: Engine | Connection | Dialect) -> System:
     which it uses to show types without a database, counts as SQLite."""
     dialect = of if isinstance(of, Dialect) else of.dialect
     return next((s for s in SYSTEMS if dialect.name in s.names), SYSTEMS[0])
+
+
+def scheme_of(name: str) -> str:
+    """Return the scheme of the URLs of a system that is given by the name of a dialect. A name that
+    no system has is returned unchanged."""
+    return next((s.url.partition(":")[0] for s in SYSTEMS if name in s.names), name)
 
 
 def connect(url: str) -> Engine:

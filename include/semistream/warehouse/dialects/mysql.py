@@ -97,6 +97,9 @@ class Mysql:
 
     # ---- connections
 
+    def may_exist(self, url: URL) -> bool:
+        return True
+
     def engine(self, url: URL) -> Engine:
         engine = create_engine(
             url.set(drivername=f"{url.get_backend_name()}+pymysql"),

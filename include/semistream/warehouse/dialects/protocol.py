@@ -25,6 +25,9 @@ class System(Protocol):
     no_number: str
     name_length: int
 
+    def may_exist(self, url: URL) -> bool:
+        """Return whether the database may exist. That it does not is only known of a local file."""
+
     def engine(self, url: URL) -> Engine:
         """Return an engine that has not opened a connection yet."""
 

@@ -73,6 +73,9 @@ class Sqlite:
 
     # ---- connections
 
+    def may_exist(self, url: URL) -> bool:
+        return Path(url.database or "").exists()
+
     def engine(self, url: URL) -> Engine:
         """Return an engine. On a full disk, its statements raise OSError, which names the file."""
         if url.database and url.database != ":memory:":
