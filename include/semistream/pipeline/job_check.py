@@ -4,7 +4,6 @@ models. It reads the job's files without Spark and writes only temporary files."
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,8 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Engine, inspect
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
 
 from semistream import workloads
 from semistream.column_format import key_forms
@@ -47,6 +44,12 @@ from semistream.pipeline.input_checks import (
 )
 from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
+from semistream.pipeline.warehouse_check import (
+    check_loaded_files,
+    may_exist,
+    note_decimals,
+    open_existing,
+)
 from semistream.progress import Progress
 from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed, stored_rows
 from semistream.provisioning.master_rows import open_rows, replaced_rows
@@ -62,11 +65,9 @@ from semistream.streaming.sources.file_streams import is_tuple
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.tuning_input import stream_sample
-from semistream.warehouse import connect, shared_engine
-from semistream.warehouse.dialects import system_of
+from semistream.warehouse import shared_engine
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
-from semistream.warehouse.source_files import NOT_SEEN, compare
 from semistream.warehouse.tables import dimension_name, dimension_table, existing_table
 from semistream.workloads.jobs import JoinedDimension
 
@@ -126,7 +127,7 @@ class _Check:
     stored: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
-        engine = self._warehouse()
+        engine = open_existing(self.paths.warehouse_url, self.found)
         try:
             self._run(engine)
         finally:
@@ -145,7 +146,9 @@ class _Check:
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
         self._in_warehouse(known, engine)
-        self._texts([schema for schema in known if schema is not None])
+        if self.settings.sink == "sql":
+            schemas = [schema for schema in known if schema is not None]
+            note_decimals(self.paths.warehouse_url, schemas, self.found)
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
@@ -198,56 +201,9 @@ class _Check:
         app = self.settings.app or self.job.name
         if engine is not None and inspect(engine).has_table(load_commits.name):
             check_same_job(Ledger(engine, app), self.job, self.settings.sink, self._checkpoint)
-            self._files_as_loaded(engine, app)
+            check_loaded_files(engine, app, self.job, self.found)
         if len(known) == len(self.job.streams):
             check_same_types(app, self.job, self._checkpoint, known)
-
-    def _texts(self, schemas: Sequence[pa.Schema]) -> None:
-        """Add a note about numeric columns that the warehouse stores, and compares, as texts."""
-        system = system_of(make_url(self.paths.warehouse_url).get_dialect()())
-        names = [
-            f.name
-            for schema in schemas
-            for f in schema
-            if pa.types.is_decimal(f.type) and system.decimal_is_text(f.type.precision)
-        ]
-        if names and self.settings.sink == "sql":
-            self.found.add(
-                "note",
-                "job",
-                f"{', '.join(names)}: decimals with so many digits are texts in the warehouse, "
-                "which compares them as such. Compare and add them by CAST(… AS REAL), or declare "
-                "fewer digits",
-            )
-
-    def _files_as_loaded(self, engine: Engine, app: str) -> None:
-        """Check that the files that the app has loaded are as they were then."""
-        for name, spec in zip(self.job.stream_names, self.job.streams, strict=True):
-            with engine.connect() as connection:
-                found = compare(connection, app, spec)
-            wrong = [f for f in found.findings if not f[2].startswith(NOT_SEEN)] if found else []
-            if wrong:
-                _, path, what = wrong[0]
-                more = f", and {counted(len(wrong) - 1, 'more file')}" if wrong[1:] else ""
-                self.found.add(
-                    "error",
-                    name,
-                    f"{path}{more}: {what}. The proof fails until it is as it was, or is loaded "
-                    f"anew: semistream reset {app} --file {shlex.quote(path)}",
-                )
-
-    def _warehouse(self) -> Engine | None:
-        if not self._has_warehouse:
-            return None
-        engine = connect(self.paths.warehouse_url)
-        try:
-            engine.connect().close()
-        except DBAPIError as e:
-            self.found.add(
-                "warning", "job", f"the warehouse's tables are not looked at: {e.orig or e}"
-            )
-            return None
-        return engine
 
     def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
         self.progress("predicting", 0, None)
@@ -266,11 +222,6 @@ class _Check:
     def _checkpoint(self) -> Path:
         name = self.settings.app or self.job.name
         return Path(self.job.settings.get("checkpoint", self.paths.checkpoints / name)).absolute()
-
-    @property
-    def _has_warehouse(self) -> bool:
-        url = make_url(self.paths.warehouse_url)
-        return system_of(url.get_dialect()()).may_exist(url)
 
     # ---- streams
 
@@ -487,7 +438,7 @@ class _Check:
     def _open(self, joined: JoinedDimension) -> Any:
         dimension, engine = joined.dimension, None
         if dimension.table is not None:
-            if not self._has_warehouse:
+            if not may_exist(self.paths.warehouse_url):
                 raise ConfigError(
                     "table",
                     "must be in a warehouse that exists",
