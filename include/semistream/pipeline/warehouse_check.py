@@ -1,5 +1,5 @@
-"""The part of a job's check that looks at the warehouse: whether it exists, numbers that it stores as
-texts, and files that were loaded and have changed."""
+"""The part of a job's check that looks at the warehouse: whether it exists, which numbers it stores as
+texts, and which loaded files have changed."""
 
 from __future__ import annotations
 
