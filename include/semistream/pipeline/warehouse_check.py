@@ -1,5 +1,5 @@
-"""The part of a job's check that looks at the warehouse: whether it exists, which numbers it stores as
-texts, and which loaded files have changed."""
+"""The warehouse's part in the check of a job: whether it exists, which numbers it stores as texts,
+and which loaded files have changed."""
 
 from __future__ import annotations
 
