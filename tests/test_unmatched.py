@@ -105,13 +105,13 @@ def test_the_nearest_keys_and_one_that_has_come_since(loader, paths, run, monkey
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_all_of_them_as_a_file(loader, paths, ending, tmp_path, monkeypatch):
-    monkeypatch.setattr(unmatched_file, "PLACED", 7)  # some at a time
+    monkeypatch.setattr(unmatched_file, "SEARCHED", 7)  # some at a time
     monkeypatch.setattr(unmatched_file, "WRITTEN", 3)
     out = tmp_path / f"unmatched.{ending}"
     wanted = [row for row in EVERY if reason_of(row)]
     assert export_unmatched("sales", paths, out) == len(wanted)
     table = pq.read_table(out) if ending == "parquet" else arrow_csv.read_csv(out)
-    assert table.column_names == [*unmatched_file.OWN, *STREAM.names, "text"]
+    assert table.column_names == [*unmatched_file.OUTPUT_COLUMNS, *STREAM.names, "text"]
     if ending == "parquet":
         assert table.select(STREAM.names).schema == STREAM
     found = table.to_pylist()
