@@ -146,11 +146,10 @@ class _Check:
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
         self._in_warehouse(known, engine)
+        schemas = [schema for schema in known if schema is not None]
         if self.settings.sink == "sql":
-            schemas = [schema for schema in known if schema is not None]
             note_decimals(self.paths.warehouse_url, schemas, self.found)
         if not isinstance(self.job, Job):
-            schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
                 self._two_streams(self.job, *schemas)
             return
