@@ -1,5 +1,5 @@
-"""What a job's load would choose and reach, predicted by the cost models from a sample of its
-stream and from snapshots of its dimensions."""
+"""The prediction of a load's choices and rates by the cost models, from a sample of its stream and
+from snapshots of its dimensions."""
 
 from __future__ import annotations
 

@@ -356,9 +356,9 @@ def _is_of(before: sa.Subquery) -> ColumnElement[bool]:
 
 
 def _met(scope: Scope, role: Role) -> ColumnElement[Any]:
-    """Return the number of tuples that came to a role in these loads. They are what the first role
-    has met without those that the roles before have kept, because a role before may have passed on
-    several rows of a tuple."""
+    """Return the number of tuples that reached a role in these loads: the tuples that the first
+    role has read, less those that earlier roles have not passed on. The rows that this role has
+    read are not counted, because an earlier role may have passed on several rows of a tuple."""
     i, mine = load_inputs.c, load_inputs.alias("mine")
     first = case((i.number == 0, i.rows_read + i.resolved), else_=0)
     kept = case((i.number < mine.c.number, i.unmatched + i.waiting - i.waiting_before), else_=0)

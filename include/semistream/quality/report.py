@@ -152,7 +152,7 @@ def _figures(
 
 def _whereabouts(figures: Mapping[str, int], *, whole: bool) -> str:
     """Return what became of the tuples, in sentences whose numbers add up. whole: whether all
-    batches were verified; then what was joined again is only where it is now."""
+    batches were verified; then a tuple that was joined again is counted once, where it is now."""
     came, unmatched = [f"{counted(figures['rows read'], 'row')} read"], figures["unmatched"]
     still, waiting = figures.get(STILL, unmatched), figures["waiting"]
     if whole:

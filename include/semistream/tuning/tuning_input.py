@@ -1,5 +1,5 @@
-"""What is tuned for: a sample of a stream and a snapshot of its master data. Both come from a job,
-or from files of the user."""
+"""The input of tuning: a sample of a stream, and a snapshot of its master data. Both come from a
+job, or from files of the user."""
 
 from __future__ import annotations
 

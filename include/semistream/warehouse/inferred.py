@@ -171,7 +171,7 @@ class Filling:
     ) -> tuple[np.ndarray, pa.Table]:
         """Find those of some facts that are to be filled in. Return their positions, int64[k], and
         the values of their columns. loads: see ``loads``; facts: with load_id and load_row; added:
-        see ``added``. Memory grows with the facts that are given, and with no others."""
+        see ``added``. Memory grows only with the number of given facts."""
         i, d = inferred.c, self.table.c
         columns = [self.schema.field(m).with_name(a) for a, m in added.items()]
         query = self._due(number, *(d[m].label(a) for a, m in added.items()))
