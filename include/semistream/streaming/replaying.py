@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -480,7 +480,8 @@ def _parsed(
     if spec.format in READ:
         reader = find_reader(spec, [], stream)
         if spec.format == "parquet":  # what did not fit is kept as JSON
-            reader = replace(reader, kind="json", schema=_hexadecimal(stream))
+            as_json = {"kind": "json", "schema": _hexadecimal(stream)}
+            reader = FileReader(**vars(reader) | as_json)
         alone = [n for n, (text, _) in enumerate(texts) if "\n" in text or text.count('"') % 2]
         files: dict[str, list[int]] = {}
         for n, (_, file) in enumerate(texts):
