@@ -213,6 +213,7 @@ def test_of_many_files_a_plan_names_the_first():
         "facts": 1,
         "unmatched": 0,
         "rows_read": 1,
+        "reopened": 0,
     }
     said = str(
         day_again.DayAgain(
