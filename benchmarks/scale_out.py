@@ -27,7 +27,7 @@ from semistream.cost_models import TYPICAL
 from semistream.job import Job
 from semistream.master.published import current_version
 from semistream.sizing.scale_out import Scaled, scale_out
-from semistream.tuning import case as tuning
+from semistream.sizing.sizing_input import SizingInput
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 START_SECONDS = 90.0
@@ -94,7 +94,7 @@ def planned(files: Files, stream: Stream, memory: int, s: Settings) -> list[Scal
             "fact_table": "fact",
         }
     )
-    case = tuning.SizingInput(job, stream.batch(0, SAMPLE), root / str(current_version(root)), 1)
+    case = SizingInput(job, stream.batch(0, SAMPLE), root / str(current_version(root)), 1)
     with closing(case.relation):
         return scale_out(case, [memory], s.planned, [s.algorithm], TYPICAL)
 

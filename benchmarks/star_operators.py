@@ -27,7 +27,7 @@ from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.shares import choices
 from semistream.sizing.star import StarRole, size_star, widened
-from semistream.sizing.star_plan import size_plans
+from semistream.sizing.star_plan import choose_joins, size_plans
 
 CHOSEN, EVEN = "chosen split", "even split"
 SAMPLED = 100_000  # sales from which sizes are chosen
@@ -163,7 +163,9 @@ def grids(
         )
     sample = sales.batch(0, SAMPLED)
     return {
-        tuple(plan.shares.values()): size_plans([plan], sample, TYPICAL).choose(sample, TYPICAL)
+        tuple(plan.shares.values()): choose_joins(
+            size_plans([plan], sample, TYPICAL), sample, TYPICAL
+        )
         for plan in choices(Plan(tuple(joins)))
     }
 

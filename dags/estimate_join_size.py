@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-from semistream.airflow.operators import BYTES, form, places
+from semistream.airflow.operators import BYTES, form, paths
 from semistream.pipeline import steps
 from semistream.pipeline.settings import JoinSizeSettings
 
@@ -47,7 +47,7 @@ def estimate_join_size() -> None:
     @task
     def estimate(params: dict[str, Any]) -> dict[str, Any]:
         """Return the estimate, its greatest error, how it was made, and what was read."""
-        return steps.estimate_join_size(params, places())
+        return steps.estimate_join_size(params, paths())
 
     estimate()
 

@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from semistream import workloads
-from semistream.airflow.operators import BYTES, DIMENSIONS, ProvisionOperator, form, places
+from semistream.airflow.operators import BYTES, DIMENSIONS, ProvisionOperator, form, paths
 from semistream.airflow.retries import RETRIES
 from semistream.job import Job
 from semistream.settings import Publishing
@@ -36,14 +36,14 @@ def provision_master_data() -> None:
     @task
     def prepare(params: dict[str, Any]) -> None:
         """Make the missing data files of a shipped job."""
-        workloads.prepare_target(params["job"], places())
+        workloads.prepare_target(params["job"], paths())
 
     @task
     def dimensions(params: dict[str, Any]) -> list[str]:
         """Return the dimensions to provision."""
         from semistream.pipeline import provision_steps
 
-        return provision_steps.dimensions(params["job"], places())
+        return provision_steps.dimensions(params["job"], paths())
 
     names = dimensions()
     provision = ProvisionOperator.partial(

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-from semistream.airflow.operators import FACTS, places
+from semistream.airflow.operators import FACTS, paths
 from semistream.airflow.retries import RETRIES
 from semistream.pipeline import steps
 
@@ -51,7 +51,7 @@ def replay_unmatched() -> None:
     def replay(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> dict[str, str]:
         """Return the outcome for the tuples."""
         file = Path(params["file"]) if params["file"] else None
-        said = steps.replay(params["app"], places(), file, job=params["job"] or "")
+        said = steps.replay(params["app"], paths(), file, job=params["job"] or "")
         outlet_events[FACTS].extra = {"app": params["app"]}
         return {"app": params["app"], "text": said}
 

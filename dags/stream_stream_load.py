@@ -12,7 +12,7 @@ from airflow.sdk import dag, task
 
 from semistream import workloads
 from semistream.airflow.forms import stream_stream_form
-from semistream.airflow.operators import FACTS, PROPAGATED, StreamStreamLoadOperator, places
+from semistream.airflow.operators import FACTS, PROPAGATED, StreamStreamLoadOperator, paths
 from semistream.airflow.retries import RETRIES
 
 
@@ -28,7 +28,7 @@ def stream_stream_load() -> None:
     @task
     def prepare(params: dict[str, Any]) -> None:
         """Make the missing data files of a shipped job."""
-        workloads.prepare_target(params["job"], places())
+        workloads.prepare_target(params["job"], paths())
 
     load = StreamStreamLoadOperator(
         task_id="load", job="{{ params.job }}", outlets=[FACTS, PROPAGATED]

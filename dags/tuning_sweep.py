@@ -15,7 +15,7 @@ from semistream.airflow.operators import (
     TUNED,
     SweepPointOperator,
     form,
-    places,
+    paths,
     spark_app,
 )
 from semistream.job import Job
@@ -56,7 +56,7 @@ def tuning_sweep() -> None:
         """Return the points of the grid, around the model's best settings, and write the bounded
         stream with which they are measured."""
         settings = steps.from_form(TuneSettings, params)
-        return steps.sweep(run_id, places()).begin(settings)
+        return steps.sweep(run_id, paths()).begin(settings)
 
     @task_group
     def point(setting: dict[str, Any]) -> None:
@@ -73,14 +73,14 @@ def tuning_sweep() -> None:
         @task(trigger_rule=TriggerRule.ALL_DONE)
         def record(setting: dict[str, Any], run_id: str) -> dict[str, Any]:
             """Record a point in ``tuning_runs``, also if it failed."""
-            return steps.sweep(run_id, places()).record(setting)
+            return steps.sweep(run_id, paths()).record(setting)
 
         measure >> record(setting)
 
     @task(outlets=[TUNED], trigger_rule=TriggerRule.ALL_DONE)
     def publish(run_id: str, *, outlet_events: dict[str, Any]) -> dict[str, Any]:
         """Publish the report, and the settings that loads use from now on."""
-        result = steps.sweep(run_id, places()).publish()
+        result = steps.sweep(run_id, paths()).publish()
         outlet_events[TUNED].extra = result
         return result
 

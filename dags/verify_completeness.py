@@ -18,7 +18,7 @@ from semistream.airflow.operators import (
     VERIFIED,
     VerifyOperator,
     apps_of,
-    places,
+    paths,
 )
 from semistream.airflow.retries import RETRIES
 from semistream.pipeline import steps
@@ -66,7 +66,7 @@ def verify_completeness() -> None:
         after_load = bool(context["triggering_asset_events"]) and not params["app"]
         since_last = after_load if params["since_last"] is None else params["since_last"]
         how = {"since_last": since_last, "sample": params["sample"]}
-        return [{"app": app, **how} for app in apps_of(context) or steps.loaded_apps(places())]
+        return [{"app": app, **how} for app in apps_of(context) or steps.loaded_apps(paths())]
 
     VerifyOperator.partial(
         task_id="verify", outlets=[VERIFIED, FACT_TABLES], map_index_template="{{ task.app }}"

@@ -34,15 +34,15 @@ def sale(i: int) -> str:
 
 class CsvLoad(AnyLoad):
     def __init__(self, home: Path, **stream):
-        self.places = Paths(home=home / "var", warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
+        self.paths = Paths(home=home / "var", warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
         self.home, self.stream_directory = home, home / "sales"
         self.stream_directory.mkdir()
         (home / "products.csv").write_text(PRODUCTS)
         self.file = home / "job.yaml"
         self.write_job(**stream)
-        with open_warehouse(self.places.warehouse_url) as engine:
+        with open_warehouse(self.paths.warehouse_url) as engine:
             provision(self.job, engine)
-            publish(self.job, engine, self.places.snapshots)
+            publish(self.job, engine, self.paths.snapshots)
 
     def write_job(self, **stream) -> None:
         self.file.write_text(
@@ -64,7 +64,7 @@ class CsvLoad(AnyLoad):
                 }
             )
         )
-        self.job = load_job(self.file, self.places)
+        self.job = load_job(self.file, self.paths)
 
     def add(self, name: str, *lines: str) -> Path:
         (file := self.stream_directory / name).write_text("\n".join([HEADER, *lines, ""]))
@@ -88,7 +88,7 @@ class CsvLoad(AnyLoad):
 
     def verify(self, since_last: bool = False, job: Path | str = "") -> str:
         """What is said where it holds."""
-        return steps.verify("sales", self.places, since_last=since_last, sample=100, job=str(job))[
+        return steps.verify("sales", self.paths, since_last=since_last, sample=100, job=str(job))[
             "text"
         ]
 

@@ -66,21 +66,21 @@ class App:
     def __init__(self, load: SmallLoad | Pair, master: str = "local[2,4]", **settings: Any):
         self.load, self.master, self.script = load, master, APPS / load.script
         self.settings = load.settings(**settings).model_copy(update={"job": str(load.yaml())})
-        self.checkpoint = self.settings.directory(load.places)
-        self.log = load.places.home / "app.log"
+        self.checkpoint = self.settings.directory(load.paths)
+        self.log = load.paths.home / "app.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._groups: list[int] = []
 
     def start(
         self, command: Sequence[str] = (sys.executable,), local_directories: bool = True
     ) -> None:
-        places = self.load.places
+        paths = self.load.paths
         environment = {
             **os.environ,
-            "SEMISTREAM_HOME": str(places.home),
-            "WAREHOUSE_URL": places.warehouse_url,
+            "SEMISTREAM_HOME": str(paths.home),
+            "WAREHOUSE_URL": paths.warehouse_url,
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_DIRS": str(places.home / "scratch"),
+            "SPARK_LOCAL_DIRS": str(paths.home / "scratch"),
         }
         if not local_directories:
             del environment["SPARK_LOCAL_DIRS"]

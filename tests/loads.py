@@ -53,7 +53,7 @@ def transaction(url: str) -> Iterator[Connection]:
 class AnyLoad:
     """A job with a home and a warehouse of its own, and files that come one after the other."""
 
-    places: Paths
+    paths: Paths
     job: AnyJob
     files = 0
 
@@ -62,12 +62,12 @@ class AnyLoad:
 
     @property
     def checkpoint(self) -> Path:
-        return self.settings().directory(self.places)
+        return self.settings().directory(self.paths)
 
     def put_file(self, directory: Path, table: pa.Table) -> None:
         """A file, complete when it appears, and newer than those before by more than a clock's
         tick."""
-        beside = self.places.home / "next.parquet"
+        beside = self.paths.home / "next.parquet"
         pq.write_table(table, beside)
         self.appear(directory, beside)
 
@@ -80,16 +80,16 @@ class AnyLoad:
 
     def yaml(self) -> Path:
         """The job as a file, for an app in a process of its own."""
-        path = self.places.home / f"{self.job.name}.yaml"
+        path = self.paths.home / f"{self.job.name}.yaml"
         path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
         return path
 
     def run(self, spark: Any, job: AnyJob | None = None, **values: Any) -> dict[str, Any]:
         """The whole app in this process."""
         settings = self.settings(**values)
-        directory = settings.directory(self.places)
+        directory = settings.directory(self.paths)
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = App(settings, job or self.job, self.places, status)
+            load = App(settings, job or self.job, self.paths, status)
             load.check()
             return load.run(spark.sparkContext)
 
@@ -97,16 +97,16 @@ class AnyLoad:
         return Running(lambda: self.run(spark, **values))
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        with transaction(self.places.warehouse_url) as connection:
+        with transaction(self.paths.warehouse_url) as connection:
             return [tuple(row) for row in connection.execute(text(sql))]
 
     def execute(self, sql: str) -> None:
-        with transaction(self.places.warehouse_url) as connection:
+        with transaction(self.paths.warehouse_url) as connection:
             connection.execute(text(sql))
 
     def alter(self, *statements: str) -> None:
         """Execute statements, none of which is without an effect."""
-        with transaction(self.places.warehouse_url) as connection:
+        with transaction(self.paths.warehouse_url) as connection:
             assert all(connection.execute(text(sql)).rowcount for sql in statements)
 
 
@@ -119,7 +119,7 @@ class SmallLoad(AnyLoad):
     versioned: tuple[str, ...] = ("name",)  # those that differ from version to version
 
     def __init__(self, home: Path, warehouse_url: str, parts: int = 3000, seed: int = 1):
-        self.places = Paths(home=home, warehouse_url=warehouse_url)
+        self.paths = Paths(home=home, warehouse_url=warehouse_url)
         self.parts, self.random = parts, np.random.default_rng(seed)
         self.stream_directory = home / "stream"
         self.stream_directory.mkdir(parents=True)
@@ -151,7 +151,7 @@ class SmallLoad(AnyLoad):
         ]
         table = pa.Table.from_pylist(self.master, MASTER)
         publish_snapshot(
-            table.to_batches(), MASTER, self.places.snapshots / "part" / "code", "part", ["code"]
+            table.to_batches(), MASTER, self.paths.snapshots / "part" / "code", "part", ["code"]
         )
 
     def sales(self, rows: int) -> pa.Table:
@@ -301,7 +301,7 @@ def small_load(place: Path, warehouse_url: str) -> SmallLoad:
 def provision_beside(load: SmallLoad) -> None:
     """The dimension table of the snapshot that was published without one."""
 
-    engine = connect(load.places.warehouse_url)
+    engine = connect(load.paths.warehouse_url)
     table = ensure(
         engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], [["code"]])
     )
@@ -314,14 +314,14 @@ def verify(
     load: SmallLoad, job: Job | None = None, app: str = "sales", **options: Any
 ) -> VerificationResult:
     """Prove what was loaded, the dimension provisioned."""
-    if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
+    if not inspect(connect(load.paths.warehouse_url)).has_table("dim_part"):
         provision_beside(load)
     return quality.verify(
-        load.places.warehouse_url,
+        load.paths.warehouse_url,
         app,
         job=job or (load.job if app == "sales" else None),
-        reports_dir=load.places.home / "reports",
-        snapshots=load.places.snapshots,
+        reports_dir=load.paths.home / "reports",
+        snapshots=load.paths.snapshots,
         **options,
     )
 

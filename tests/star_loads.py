@@ -130,8 +130,8 @@ class StarLoad(SmallLoad):
                 for i in range(self.persons)
             ]
         # three offers in every third region and day, none in the next ones
-        places = [(r, d) for r in range(REGIONS) for d in range(DAYS) if (r + d) % 3 != 1]
-        offers = [place for place in places for _ in range(3 if sum(place) % 3 == 0 else 1)]
+        paths = [(r, d) for r in range(REGIONS) for d in range(DAYS) if (r + d) % 3 != 1]
+        offers = [place for place in paths for _ in range(3 if sum(place) % 3 == 0 else 1)]
         return [
             {
                 "offer_sk": i + 1,
@@ -153,12 +153,12 @@ class StarLoad(SmallLoad):
         for dimension in dimensions or of:
             rows = self.masters[dimension] = self._rows(dimension, prefix)
             table = pa.Table.from_pylist(rows, DIMENSIONS[dimension])
-            root = snapshot_root(self.places.snapshots, dimension, of[dimension])
+            root = snapshot_root(self.paths.snapshots, dimension, of[dimension])
             publish_snapshot(table.to_batches(), table.schema, root, dimension, of[dimension])
 
     def provision_beside(self) -> None:
         """The dimension tables of the snapshots that were published without them."""
-        engine = connect(self.places.warehouse_url)
+        engine = connect(self.paths.warehouse_url)
         for name, rows in self.masters.items():
             schema = DIMENSIONS[name]
             joined = [list(on.values()) for of, on, *_ in ROLES.values() if of == name]
@@ -308,14 +308,14 @@ class ProvidedStar(StarLoad):
     def provide(self, prefix: str = "late", **known: int | None) -> dict[str, str]:
         """Provision dimensions, of which so many rows are known (None: all), and publish them.
         Gives their versions."""
-        engine, versions = connect(self.places.warehouse_url), {}
+        engine, versions = connect(self.paths.warehouse_url), {}
         for name, count in known.items():
             roles = tuple(role for role in self.job.roles if role.dimension.name == name)
             rows, schema = self._rows(name, prefix)[:count], pa.schema(list(DIMENSIONS[name])[1:])
             table = pa.Table.from_pylist([{k: r[k] for k in schema.names} for r in rows], schema)
-            pq.write_table(table, self.places.home / f"{name}.parquet")
+            pq.write_table(table, self.paths.home / f"{name}.parquet")
             provision(JoinedDimension(roles[0].dimension, roles, (roles[0].key,)), engine)
-            manifest, _ = publish(name, roles[0].key, engine, self.places.snapshots)
+            manifest, _ = publish(name, roles[0].key, engine, self.paths.snapshots)
             versions[name] = manifest.version
         engine.dispose()
         return versions

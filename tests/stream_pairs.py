@@ -31,7 +31,7 @@ class Pair(AnyLoad):
     script = "stream_stream_join.py"
 
     def __init__(self, home: Path, warehouse_url: str, join_type: str = "inner", seed: int = 1):
-        self.places = Paths(home=home, warehouse_url=warehouse_url)
+        self.paths = Paths(home=home, warehouse_url=warehouse_url)
         self.random, self.join_type = np.random.default_rng(seed), join_type
         self.rows: dict[str, list[dict[str, Any]]] = {"left": [], "right": []}
         streams = {}
@@ -78,15 +78,15 @@ class Pair(AnyLoad):
                 self.put(side, self.tuples(side, rows))
 
     def put(self, side: str, table: pa.Table) -> None:
-        self.put_file(self.places.home / side, table)
+        self.put_file(self.paths.home / side, table)
 
     def put_csv(self, side: str, table: pa.Table, more: str = "") -> None:
         """The same as CSV, with more lines."""
-        beside = self.places.home / "next.csv"
+        beside = self.paths.home / "next.csv"
         csv.write_csv(table, beside)
         with open(beside, "a") as file:
             file.write(more)
-        self.appear(self.places.home / side, beside)
+        self.appear(self.paths.home / side, beside)
 
     def settings(self, **values: Any) -> StreamStreamSettings:
         return StreamStreamSettings.load(

@@ -406,7 +406,7 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(
 def test_page_links_the_latest_tuning_report(airflow_server, browser_in, shot, provisioned):
     """The report itself, of points that no app has measured."""
     home = airflow_server.home
-    places = Paths(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"])
+    paths = Paths(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"])
     run = "manual__2026-01-01"
     form = {
         "job": str(provisioned.file),
@@ -415,7 +415,7 @@ def test_page_links_the_latest_tuning_report(airflow_server, browser_in, shot, p
         "grid": 1,
         "partitions": 1,
     }
-    sweep = steps.sweep(run, places)
+    sweep = steps.sweep(run, paths)
     for point in sweep.begin(steps.from_form(TuneSettings, form)):
         sweep.record(point)
     sweep.publish()

@@ -398,7 +398,7 @@ def test_a_stop_while_spark_is_started_ends_the_app_before_it_begins(sqlite_load
 def test_a_stop_before_the_first_batch_lets_none_begin(spark, sqlite_load, monkeypatch):
     """One that Spark has given already, or one that it would give."""
     sqlite_load.add_file(1000)
-    checkpoint, take_up = sqlite_load.places.checkpoints / "sales", Commits.take_up
+    checkpoint, take_up = sqlite_load.paths.checkpoints / "sales", Commits.take_up
 
     def stopped(commits):
         request_stop(checkpoint)
@@ -467,7 +467,7 @@ def test_a_source_that_is_not_there_is_refused_without_spark(tmp_path, stream, s
         update={"stream": load.job.stream.model_copy(update={**stream, "path": path})}
     )
     settings = load.settings()
-    app = App(settings, job, load.places, StatusFile(settings.directory(load.places), "sales"))
+    app = App(settings, job, load.paths, StatusFile(settings.directory(load.paths), "sales"))
     with pytest.raises(ConfigError, match=re.escape(says.format(home=tmp_path))):
         app.check()
 

@@ -31,7 +31,7 @@ from semistream.warehouse.tables import existing_table
 
 def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
     """A job's whole way in this process: (summary, verification)."""
-    places = Paths(home=home, warehouse_url=url)
+    paths = Paths(home=home, warehouse_url=url)
     (home / "s").mkdir(parents=True)
     pq.write_table(stream, home / "s" / "a.parquet")
     pq.write_table(master, home / "m.parquet")
@@ -46,17 +46,17 @@ def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
     )
     engine = connect(url)
     provision(job, engine)
-    publish(job, engine, places.snapshots)
+    publish(job, engine, paths.snapshots)
     settings = LoadSettings.load(
         {"job": "j", "algorithm": "ssbj", "partitions": 1, "sink": sink, "memory": "200KB"}
     )
-    directory = settings.directory(places)
+    directory = settings.directory(paths)
     with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-        load = App(settings, job, places, status)
+        load = App(settings, job, paths, status)
         load.check()
         summary = load.run(spark.sparkContext)
     result = quality.verify(
-        url, "j", job=job, reports_dir=home / "reports", snapshots=places.snapshots
+        url, "j", job=job, reports_dir=home / "reports", snapshots=paths.snapshots
     )
     engine.dispose()
     return summary, result
@@ -193,10 +193,10 @@ def test_times_that_are_finer_than_the_warehouse_s_are_unparsable(
 ):
     kind = pa.timestamp("ns", zone)
     stream = pa.table({"id": range(3), "k": [1, 1, 2], "at": pa.array([1_000, 1_001, None], kind)})
-    places = Paths(home=tmp_path / "home", warehouse_url=warehouse_url)
+    paths = Paths(home=tmp_path / "home", warehouse_url=warehouse_url)
     summary, result = load_and_verify(
         spark,
-        places.home,
+        paths.home,
         warehouse_url,
         stream,
         pa.table({"k": [1, 2], "seen": pa.array([1_000_000, 2_000], kind)}),

@@ -306,7 +306,7 @@ def test_what_is_verified(dags, monkeypatch, events, form, since_last):
     that the form says."""
     from semistream.pipeline import steps
 
-    monkeypatch.setattr(steps, "loaded_apps", lambda places: ["sales"])
+    monkeypatch.setattr(steps, "loaded_apps", lambda paths: ["sales"])
     verify = dags["verify_completeness"]
     params = verify.params.dump() | {"sample": 7} | form
     what = verify.get_task("what").python_callable(params=params, triggering_asset_events=events)

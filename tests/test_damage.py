@@ -50,7 +50,7 @@ def killed(spark, tmp_path_factory):
 
 
 def bring_back(load: SmallLoad) -> None:
-    home = load.places.home
+    home = load.paths.home
     shutil.rmtree(home)
     shutil.copytree(home.parent / "before", home, symlinks=True)
     copy(home.parent / "before.db", home.parent / "warehouse.db")
@@ -88,7 +88,7 @@ def altered_progress(load: SmallLoad) -> Path:
 
 
 def version(load: SmallLoad) -> Path:
-    return load.places.snapshots / "part" / "code" / "v000001"
+    return load.paths.snapshots / "part" / "code" / "v000001"
 
 
 DAMAGES = {  # each gives what the refusal must name
@@ -99,7 +99,7 @@ DAMAGES = {  # each gives what the refusal must name
     ),
     "a bit of the manifest": lambda load: flip(version(load) / "manifest.json", 0.9),
     "a bit of the name of the current version": lambda load: flip(
-        load.places.snapshots / "part" / "code" / "CURRENT", 0.8
+        load.paths.snapshots / "part" / "code" / "CURRENT", 0.8
     ),
     "a bit of progress.json": lambda load: flip(load.checkpoint / "progress.json"),
     "another batch in progress.json": altered_progress,
@@ -160,7 +160,7 @@ def test_the_version_that_waiting_tuples_need_is_gone_while_a_newer_one_exists(
     if way == "the directory is restored":
         shutil.move(aside, version(killed))
     else:
-        steps.reset("sales", killed.places)
+        steps.reset("sales", killed.paths)
     killed.run(spark, **SETTINGS)
     killed.check()
 

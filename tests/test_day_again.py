@@ -169,8 +169,8 @@ def oracle(spark, tmp_path_factory) -> tuple[Counter, Counter]:
 def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
     spark, three, oracle, run, monkeypatch
 ):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(three.paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", three.paths.warehouse_url)
     assert "checks hold" in three.verify()
     wrong = three.stream_directory / "tuesday.csv"
     code, out, _ = run("reset", "sales", "--file", wrong)
@@ -213,6 +213,7 @@ def test_of_many_files_a_plan_names_the_first():
         "facts": 1,
         "unmatched": 0,
         "rows_read": 1,
+        "reopened": 0,
     }
     said = str(
         day_again.DayAgain(
@@ -237,9 +238,9 @@ def test_of_many_files_a_plan_names_the_first():
 
 def test_a_day_is_that_of_the_files_last_change(spark, three, tmp_path):
     """The last second of a day in UTC; monday's file is of no batch but its own."""
-    places, here = three.places, three.checkpoint
+    paths, here = three.paths, three.checkpoint
     with pytest.raises(ConfigError, match="last modified"):
-        day_again.plan("sales", places, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
+        day_again.plan("sales", paths, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
     (aside := tmp_path / "tuesday.csv").write_text(
         (three.stream_directory / "tuesday.csv").read_text()
     )
@@ -248,9 +249,9 @@ def test_a_day_is_that_of_the_files_last_change(spark, three, tmp_path):
     os.utime(aside, (OLD, OLD))
     aside.rename(file)
     three.run(spark)
-    plan = day_again.plan("sales", places, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
+    plan = day_again.plan("sales", paths, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
     assert (plan.files, plan.others, plan.rows_read) == ((str(file),), (), 20)
-    day_again.carry_out(plan, places, here)
+    day_again.carry_out(plan, paths, here)
     assert not {of for (of,) in three.rows("fact_sales", "id")} & set(range(300, 320))
     assert "checks hold" in three.verify()
     file.unlink()  # it is not to be loaded at all
@@ -271,8 +272,8 @@ STEPS = {
 def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
     spark, three, oracle, run, monkeypatch, step
 ):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(three.paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", three.paths.warehouse_url)
     name, after = STEPS[step]
     of = day_again if name == "take_out" else SourceLog
     work = getattr(of, name)
@@ -299,8 +300,8 @@ def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
 
 
 def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(three.paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", three.paths.warehouse_url)
     before = three.loaded()
     wrong = str(three.stream_directory / "tuesday.csv")
     for arguments, words in (
@@ -317,11 +318,11 @@ def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
         assert code == 2 and "is in use by another app" in error
     code, _, error = run("reset", "sale", "--file", wrong, "--yes")
     assert code == 2 and "Did you mean sales?" in error
-    plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
+    plan = day_again.plan("sales", three.paths, three.checkpoint, files=[wrong])
     three.add("thursday.csv", *map(sale, range(300, 310)))
     three.run(spark)
     with pytest.raises(ConfigError, match="must have loaded nothing since"):
-        day_again.carry_out(plan, three.places, three.checkpoint)
+        day_again.carry_out(plan, three.paths, three.checkpoint)
     assert all(not a - b for a, b in zip(before, three.loaded(), strict=True))
 
 
@@ -357,7 +358,7 @@ def test_the_files_of_an_id_are_named_whether_they_are_there_or_not(spark, twice
     assert not twice.rows("load_files WHERE path LIKE '%12_copy.csv'", "path")
     for since_last in (True, False):
         assert named(since_last=since_last) == {(original, f"{copy} (which is gone)")}
-    with open_warehouse(twice.places.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(twice.paths.warehouse_url) as engine, engine.connect() as connection:
         page = connection.scalar(
             sa.select(quality_runs.c.report).order_by(quality_runs.c.id.desc()).limit(1)
         )
@@ -374,16 +375,16 @@ def test_a_file_that_was_deleted_first_is_taken_out_for_good(spark, twice, tmp_p
     Path(copy).unlink()
     twice.run(spark)
     with pytest.raises(ConfigError, match=f"these are gone. Got '{copy}'.*name them too"):
-        day_again.plan("sales", twice.places, twice.checkpoint, files=[other])
-    plan = day_again.plan("sales", twice.places, twice.checkpoint, files=[copy])
+        day_again.plan("sales", twice.paths, twice.checkpoint, files=[other])
+    plan = day_again.plan("sales", twice.paths, twice.checkpoint, files=[copy])
     assert (plan.files, plan.others, plan.rows_read) == ((copy,), (other,), 15)
     assert plan == replace(
-        day_again.plan("sales", twice.places, twice.checkpoint, files=[copy, other]),
+        day_again.plan("sales", twice.paths, twice.checkpoint, files=[copy, other]),
         **{name: getattr(plan, name) for name in ("files", "others", "command")},
     )
-    day_again.carry_out(plan, twice.places, twice.checkpoint)
+    day_again.carry_out(plan, twice.paths, twice.checkpoint)
     with pytest.raises(ConfigError, match="that was not taken out since"):
-        day_again.plan("sales", twice.places, twice.checkpoint, files=[copy])
+        day_again.plan("sales", twice.paths, twice.checkpoint, files=[copy])
     twice.run(spark)
     assert "checks hold" in twice.verify()
     assert {of for (of,) in twice.rows("fact_sales", "id")} <= set(range(25))
@@ -397,21 +398,21 @@ def new_products(load: CsvLoad, *skus: str) -> None:
     """A version of the master data that has these, too."""
     with open(load.home / "products.csv", "a") as file:
         file.writelines(f"{sku},late\n" for sku in skus)
-    with open_warehouse(load.places.warehouse_url) as engine:
+    with open_warehouse(load.paths.warehouse_url) as engine:
         provision(load.job, engine)
-        publish(load.job, engine, load.places.snapshots)
+        publish(load.job, engine, load.paths.snapshots)
 
 
 def test_what_was_joined_again_goes_with_its_file(spark, three, oracle):
     new_products(three, *(f"q{i}" for i in range(20)))
-    assert steps.replay("sales", three.places).startswith("sales: ")
+    assert steps.replay("sales", three.paths).startswith("sales: ")
     assert len(three.rows("fact_sales WHERE category = 'late'", "id")) > 50
     assert "checks hold" in three.verify()
     wrong = str(three.stream_directory / "tuesday.csv")
-    plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
+    plan = day_again.plan("sales", three.paths, three.checkpoint, files=[wrong])
     assert plan.batches == (1,) and len(plan.stretches) == 2
     assert plan.facts > 50 and plan.facts + plan.unmatched == plan.rows_read == 100
-    day_again.carry_out(plan, three.places, three.checkpoint)
+    day_again.carry_out(plan, three.paths, three.checkpoint)
     assert not three.rows("fact_sales WHERE category = 'late'", "id")
     assert "checks hold" in three.verify()
     three.add("tuesday.csv", *map(sale, range(100, 200)))
@@ -425,10 +426,10 @@ def test_what_was_joined_again_with_a_file_is_open_again(spark, three, oracle, l
     """A key of tuesday's, and one of monday's, came with one version: one load has joined both."""
 
     def again():
-        return three.run(spark) if late == "resolve" else steps.replay("sales", three.places)
+        return three.run(spark) if late == "resolve" else steps.replay("sales", three.paths)
 
     three.file.write_text(f"{three.file.read_text()}late: {late}\n")
-    three.job = load_job(three.file, three.places)
+    three.job = load_job(three.file, three.paths)
     new_products(three, "q1", "x28")
     again()
     resolved = three.rows("fact_sales WHERE category = 'late'", "id")
@@ -436,11 +437,11 @@ def test_what_was_joined_again_with_a_file_is_open_again(spark, three, oracle, l
     assert of_monday and len(resolved) > len(of_monday)
     assert "checks hold" in three.verify()
     wrong = str(three.stream_directory / "tuesday.csv")
-    plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
+    plan = day_again.plan("sales", three.paths, three.checkpoint, files=[wrong])
     assert (plan.reopened, plan.rows_read) == (len(of_monday), 100)
     assert plan.facts + plan.unmatched == 100 + len(of_monday)
     assert f"facts of {counted(len(of_monday), 'tuple')} of other batches" in str(plan)
-    day_again.carry_out(plan, three.places, three.checkpoint)
+    day_again.carry_out(plan, three.paths, three.checkpoint)
     assert not three.rows("fact_sales WHERE category = 'late'", "id")
     assert len(three.rows("unmatched WHERE resolved_by IS NULL AND stream_id = '28'", "tuple")) == 1
     assert "checks hold" in three.verify()
@@ -478,13 +479,13 @@ def test_files_whose_tuples_waited_for_each_other_go_together(spark, load):
     assert load.query("SELECT count(*) FROM load_batches WHERE waiting > 0") != [(0,)]
     assert verify(load).success
     here = load.checkpoint
-    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 1)])
     assert (plan.files, set(plan.others)) == (
         (of_file(load, 1),),
         {of_file(load, 0), of_file(load, 2)},
     )
     assert (plan.batches, plan.rows_read) == ((0, 1, 2), 900)
-    day_again.carry_out(plan, load.places, here)
+    day_again.carry_out(plan, load.paths, here)
     assert load.query("SELECT count(*) FROM fact_sales WHERE id < 900") == [(0,)]
     assert verify(load).success
     assert run_meshjoin(load, spark)["rows_read"] == 900
@@ -503,10 +504,10 @@ def test_a_file_that_is_gone_is_not_loaded_again_unless_it_was_asked_for(spark, 
     here = load.checkpoint
     Path(of_file(load, 0)).unlink()
     with pytest.raises(ConfigError, match="these are gone"):
-        day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
-    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 0), of_file(load, 1)])
+        day_again.plan("sales", load.paths, here, files=[of_file(load, 1)])
+    plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 0), of_file(load, 1)])
     assert f"{of_file(load, 0)} (which is gone)" in str(plan)
-    day_again.carry_out(plan, load.places, here)
+    day_again.carry_out(plan, load.paths, here)
     assert run_meshjoin(load, spark)["rows_read"] == 300
     load.stream = load.stream[300:]
     joined, rejected = load.expected()
@@ -532,9 +533,9 @@ def test_the_last_batch_is_taken_out_while_its_tuples_wait(spark, sqlite_load, m
         (0,)
     ]
     here = load.checkpoint
-    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 1)])
     assert (plan.batches, plan.rows_read) == ((1,), 400)
-    day_again.carry_out(plan, load.places, here)
+    day_again.carry_out(plan, load.paths, here)
     assert verify(load).success
     assert run_meshjoin(load, spark)["rows_read"] == 400
     load.check()
@@ -545,20 +546,20 @@ def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
     """A crash after its transaction, and before the warehouse's, leaves what the same command
     finishes."""
     load = sqlite_load
-    target = str(load.places.home / "delta")
+    target = str(load.paths.home / "delta")
     for rows_of_file in (300, 200):
         load.add_file(rows_of_file)
         load.run(spark, sink=target)
     before, here = delta_facts(target), load.checkpoint
-    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 1)])
     assert (plan.batches, plan.rows_read) == ((1,), 200)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
         faults.crash_at(patch, "semistream.pipeline.day_again.take_out", "before", 1)
-        day_again.carry_out(plan, load.places, here)
+        day_again.carry_out(plan, load.paths, here)
     assert not verify(load).success
     with pytest.raises(StateError, match="was cut short"):
         load.run(spark, sink=target)
-    day_again.carry_out(day_again.under_way(here), load.places, here)
+    day_again.carry_out(day_again.under_way(here), load.paths, here)
     left = delta_facts(target)
     assert left < before and {row[0] for row in left} <= set(range(300))
     assert verify(load).success
@@ -574,8 +575,8 @@ def test_a_file_of_a_star_is_taken_out_and_loaded_again(spark, tmp_path):
         load.add_file(rows_of_file)
         load.run(spark)
     here = load.checkpoint
-    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
-    day_again.carry_out(plan, load.places, here)
+    plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 1)])
+    day_again.carry_out(plan, load.paths, here)
     left = "SELECT sum(missed), sum(passed) FROM load_inputs JOIN load_batches USING (load_id) "
     assert load.query(f"{left} WHERE batch = 1") == [(0, None)]
     load.provision_beside()
@@ -590,4 +591,4 @@ def test_loads_of_other_kinds_are_refused(tmp_path, spark):
     pair.add(30, 30)
     pair.run(spark, end=True)
     with pytest.raises(ConfigError, match="must be a load of one stream"):
-        day_again.plan("orders", pair.places, pair.checkpoint, files=["any"])
+        day_again.plan("orders", pair.paths, pair.checkpoint, files=["any"])

@@ -130,7 +130,7 @@ def test_a_prepared_delta_commit_is_made_by_the_next_run_and_by_no_other_sink(
         raise OSError("crash")
 
     elsewhere = Paths(
-        home=sqlite_load.places.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}"
+        home=sqlite_load.paths.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}"
     )
     sqlite_load.add_file(300)
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
@@ -140,7 +140,7 @@ def test_a_prepared_delta_commit_is_made_by_the_next_run_and_by_no_other_sink(
         sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     # not into another warehouse
     with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):
-        patch.setattr(sqlite_load, "places", elsewhere)
+        patch.setattr(sqlite_load, "paths", elsewhere)
         sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     sqlite_load.add_file(300)
     before = len(delta_facts(tmp_path / "delta"))
@@ -180,15 +180,13 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
 
 def test_apps_that_start_at_the_same_time_make_the_same_delta_table(sqlite_load, tmp_path):
     schema = pa.schema([("id", pa.int64())])
-    create_all(connect(sqlite_load.places.warehouse_url))
+    create_all(connect(sqlite_load.paths.warehouse_url))
     for attempt in range(8):
         together, uri = Barrier(4), str(tmp_path / f"delta{attempt}")
 
         def prepare(_, together=together, uri=uri):
             sink = DeltaSink(
-                uri,
-                str(tmp_path),
-                Warehouse(sqlite_load.places.warehouse_url, "f", ("m_sk",), 10.0),
+                uri, str(tmp_path), Warehouse(sqlite_load.paths.warehouse_url, "f", ("m_sk",), 10.0)
             )
             together.wait()
             sink.prepare(schema, pa.schema([]), ("id",))

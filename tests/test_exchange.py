@@ -139,7 +139,7 @@ def reader(tmp_path):
 
 @pytest.fixture
 def side(sqlite_load, reader):
-    version = next((sqlite_load.places.snapshots / "part" / "code").glob("v*"))
+    version = next((sqlite_load.paths.snapshots / "part" / "code").glob("v*"))
     plan = RolePlan("ssbj", 1_000_000, "inner", {}, ON, 3, str(version))
     return Side(0, plan.placement((reader.schema,)))
 

@@ -122,8 +122,8 @@ def test_given_limits_and_freshness(loader):
         connection.execute(load_commits.update().values(committed_at=aged))
     result = check(loader, since_last=True)  # nothing was loaded, which is what is wrong
     assert failed(result) == {"freshness"}
-    assert rows_of(result, "freshness")[0]["found"] == "3 hours"
-    assert rows_of(result, "freshness")[0]["expected"] == "at most 2 hours"
+    assert rows_of(result, "freshness")[0]["found"] == "3 h"
+    assert rows_of(result, "freshness")[0]["expected"] == "at most 2 h"
 
 
 @ON_SQLITE

@@ -35,14 +35,14 @@ def expected(result: VerificationResult) -> list[dict]:
 @pytest.mark.parametrize("form", [{}, {"many": True}, {"left": True}])
 def test_keys_tell_how_many_rows_are_to_be_loaded(sketched, form, tmp_path):
     """A loss of 8 of 10 rows is seen, one of a few is not: the bound is wider."""
-    loader, places = sketched(**form), {"snapshots": tmp_path / "snapshots", "sample": 0}
+    loader, settings = sketched(**form), {"snapshots": tmp_path / "snapshots", "sample": 0}
     rows = 10_920 * (2 if "many" in form else 1)  # 13 of 15 have a sku, 14 of 15 of these a product
-    result = check(loader, **places)
+    result = check(loader, **settings)
     assert result.success and expected(result) == [] and not result.notes
     alter(loader, "DELETE FROM fact_sales WHERE order_id < 120")
-    assert failed(check(loader, **places)) == {"fact_rows", "same_rows", "none_missing"}
+    assert failed(check(loader, **settings)) == {"fact_rows", "same_rows", "none_missing"}
     alter(loader, "DELETE FROM fact_sales WHERE order_id > 2520")
-    result = check(loader, **places)
+    result = check(loader, **settings)
     assert "expected_rows" in failed(result)
     [found] = expected(result)
     assert found["rows_loaded"] < found["at_least"] == found["estimate"] - found["bound"] < rows
@@ -67,26 +67,26 @@ def test_rows_are_expected_of_what_was_read_since_nothing_waited(sketched, tmp_p
     verification ended was read before, and is loaded behind it."""
     loader = sketched(many=True, batches=2, drain=False)
     assert sum(map(len, loader.waiting.values())) == 600
-    places = {"snapshots": tmp_path / "snapshots", "sample": 0}
-    assert check(loader, **places).success
+    settings = {"snapshots": tmp_path / "snapshots", "sample": 0}
+    assert check(loader, **settings).success
     loader.load(range(2, 3))
-    assert check(loader, since_last=True, **places).success
+    assert check(loader, since_last=True, **settings).success
     alter(loader, "DELETE FROM fact_sales WHERE order_id < 12000")
-    [found] = expected(check(loader, **places))
+    [found] = expected(check(loader, **settings))
     assert abs(found["estimate"] - 2 * 10_920) <= found["bound"]
 
 
 @pytest.mark.slow
 def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sketched, tmp_path):
-    loader, places = sketched(batches=1), {"snapshots": tmp_path / "snapshots", "sample": 0}
+    loader, settings = sketched(batches=1), {"snapshots": tmp_path / "snapshots", "sample": 0}
     first, loader.version = loader.version, publish(loader, tmp_path / "snapshots")
     loader.load(range(1, 2))
     alter(loader, "DELETE FROM fact_sales")
-    result = check(loader, **places)
+    result = check(loader, **settings)
     assert [r["version"] for r in expected(result)] == [first, loader.version]
     loader.sketched = False
     loader.load(range(2, 3))
-    result = check(loader, **places)
+    result = check(loader, **settings)
     assert [r["version"] for r in expected(result)] == [first]
     assert f"Some loads with version {loader.version}" in result.notes[0]
     file = max(
@@ -94,9 +94,9 @@ def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sket
         key=lambda path: path.stat().st_size,
     )
     file.write_bytes(bytes(file.stat().st_size))
-    result = check(loader, **places)
+    result = check(loader, **settings)
     assert "is damaged" in result.notes[1] and str(file) in result.notes[1]
     shutil.rmtree(tmp_path / "snapshots" / "sales" / "sku" / first)
-    result = check(loader, **places)
+    result = check(loader, **settings)
     assert "expected_rows" not in {r.name for r in result.results}
     assert f"Version {first} of the master data is no longer kept" in result.notes[1]

@@ -70,20 +70,20 @@ R_T, BATCH = 20_000, 4096
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory) -> Paths:
+def paths(tmp_path_factory) -> Paths:
     return Paths(home=tmp_path_factory.mktemp("experiments"))
 
 
 @pytest.fixture(scope="module")
-def costs(places) -> Path:
-    TYPICAL.save(places.home / "costs.yaml")
-    return places.home / "costs.yaml"
+def costs(paths) -> Path:
+    TYPICAL.save(paths.home / "costs.yaml")
+    return paths.home / "costs.yaml"
 
 
 @pytest.fixture(scope="module")
-def bench(places, costs) -> Bench:
+def bench(paths, costs) -> Bench:
     return Bench(
-        places, places.home / "data", scale=R_T / 1e8, seconds=0.01, costs=costs, batch=BATCH
+        paths, paths.home / "data", scale=R_T / 1e8, seconds=0.01, costs=costs, batch=BATCH
     )
 
 
@@ -204,7 +204,7 @@ def test_the_models_know_how_often_keys_are_absent_and_repeated(bench):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tpch", "tpch-zipf"])
-def test_tpch(bench, kind, places):
+def test_tpch(bench, kind, paths):
     data = bench.data(Point("ssbj", 1500, 0.5, data=kind))
     assert data.relation.tuple_count == 1500 and data.frequencies.absent == pytest.approx(0)
     first, again = data.stream(0), data.stream(15_000)  # all the orders, then the first ones again
@@ -288,7 +288,7 @@ def test_waiting_by_the_papers_is_for_all_w_tuples(bench, monkeypatch):
     assert 0 < measured.processing_time < measured.removal_time
 
 
-def test_tuples_of_bursts_wait_for_one_another(bench, places, costs, monkeypatch):
+def test_tuples_of_bursts_wait_for_one_another(bench, paths, costs, monkeypatch):
     """A tenth of what the operator can: it takes 2 ms a tuple."""
     point, spans = Point("hybridjoin", R_T, 0.5), {}
     for burstiness in (0.5, 0.8):
@@ -313,9 +313,9 @@ def test_tuples_of_bursts_wait_for_one_another(bench, places, costs, monkeypatch
         lambda drive, times: asked.append(times) or Arrivals(drive, times),
     )
     settings = ExperimentSettings(
-        burstiness=0.8, seconds=0.01, costs=costs, data=places.home / "data"
+        burstiness=0.8, seconds=0.01, costs=costs, data=paths.home / "data"
     )
-    bursty = _bench(EXPERIMENTS["ssj-time"], settings, places, print)
+    bursty = _bench(EXPERIMENTS["ssj-time"], settings, paths, print)
     assert bursty.run(replace(point, rate=1e4))["error"] == ""
     assert [(t.rate, t.burstiness, t.period) for t in asked] == [(1e4, 0.8, 0.01)]
 
@@ -759,10 +759,10 @@ def test_ratios_compare_the_same_settings():
 @pytest.mark.parametrize(
     "experiment", [pytest.param(e, id=e.name) for e in EXPERIMENTS.values() if e.study is None]
 )
-def test_every_experiment_is_laid_out(experiment, places, costs):
+def test_every_experiment_is_laid_out(experiment, paths, costs):
     asked = Bench(
-        places,
-        places.home / "data",
+        paths,
+        paths.home / "data",
         experiment.least,
         costs=costs,
         tuples=(400_000,),
@@ -782,15 +782,15 @@ def test_every_experiment_is_laid_out(experiment, places, costs):
         assert claim.find([]) is None and claim.text
 
 
-def semistream(places, monkeypatch, costs, *arguments: str) -> int:
-    monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
+def semistream(paths, monkeypatch, costs, *arguments: str) -> int:
+    monkeypatch.setenv("SEMISTREAM_HOME", str(paths.home))
     return main(
         [
             *arguments,
             "--costs",
             str(costs),
             "--data",
-            str(places.home / "data"),
+            str(paths.home / "data"),
             "--seconds",
             "0.01",
             "--repetitions",
@@ -816,9 +816,9 @@ def test_the_note_of_a_claim_is_its_reason_where_the_models_have_none():
 
 
 @pytest.mark.slow
-def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_path, capsys):
+def test_results_a_report_and_a_failed_point(paths, monkeypatch, costs, tmp_path, capsys):
     assert (
-        semistream(places, monkeypatch, costs, "cost-models", *GRID, "--output", str(tmp_path)) == 0
+        semistream(paths, monkeypatch, costs, "cost-models", *GRID, "--output", str(tmp_path)) == 0
     )
     out, err = capsys.readouterr()
     assert "median error of c_loop" in out and "report.html" in out
@@ -864,11 +864,11 @@ def test_a_series_has_one_colour_in_all_plots_of_a_report():
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
+def test_an_interrupted_run_is_taken_up(paths, costs, tmp_path):
     settings = ExperimentSettings.load(
         {
             "costs": costs,
-            "data": places.home / "data",
+            "data": paths.home / "data",
             "output": tmp_path,
             "seconds": 0.01,
             "repetitions": 1,
@@ -886,20 +886,20 @@ def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, settings, places, "first", interrupting)
+        run(experiment, settings, paths, "first", interrupting)
     kept = json.loads((tmp_path / "cost-models" / "results.json").read_text())["rows"]
     assert len(kept) == 1 and (tmp_path / "cost-models" / "report.html").exists()
-    assert run(experiment, settings, places, "second", lines.append).measured == 2
+    assert run(experiment, settings, paths, "second", lines.append).measured == 2
     assert "1 of 2 points are known" in "".join(lines) and lines[-1].startswith("[2/2]")
     after = json.loads((tmp_path / "cost-models" / "results.json").read_text())["rows"]
     assert after[0] == kept[0] and len(after) == 2
     more = settings.model_copy(update={"up_to": 2})  # with one repetition nothing is decided
-    assert run(experiment, more, places, "third", lines.append).about["repetitions"] == 2
+    assert run(experiment, more, paths, "third", lines.append).about["repetitions"] == 2
     assert "not decided after 1 repetitions" in "".join(lines) and lines[-1].startswith("[4/4]")
 
 
 @pytest.mark.slow
-def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypatch):
+def test_costs_are_of_the_machine_as_it_is_at_the_run(paths, tmp_path, monkeypatch):
     """They are measured with the points: what is taken up keeps them, what is not has new ones."""
     times = iter(range(9))
     monkeypatch.setattr("benchmarks.papers.bench.MOST_TUPLES", R_T)
@@ -911,7 +911,7 @@ def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypa
     def measured_at(**more):
         settings = ExperimentSettings.load(
             {
-                "data": places.home / "data",
+                "data": paths.home / "data",
                 "output": tmp_path,
                 "seconds": 0.01,
                 "repetitions": 1,
@@ -922,7 +922,7 @@ def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypa
             }
             | more
         )
-        run(EXPERIMENTS["cost-models"], settings, places, "a command", print)
+        run(EXPERIMENTS["cost-models"], settings, paths, "a command", print)
         about = json.loads((tmp_path / "cost-models" / "results.json").read_text())["about"]
         return about["costs"]["zipf"]["at"]
 
@@ -952,8 +952,8 @@ def test_names():
         (["ssj-memory", "--algorithms", "sjj"], "'algorithm'"),
     ],
 )
-def test_wrong_settings_are_refused(arguments, named, places, monkeypatch, costs, capsys):
-    assert semistream(places, monkeypatch, costs, *arguments) == 2
+def test_wrong_settings_are_refused(arguments, named, paths, monkeypatch, costs, capsys):
+    assert semistream(paths, monkeypatch, costs, *arguments) == 2
     assert named in capsys.readouterr().err
 
 
@@ -968,6 +968,6 @@ def test_a_failed_point_is_told_in_a_line(bench):
     assert "failed: 'memory' must" in progress_line(row) and "MESHJOIN" in progress_line(row)
 
 
-def test_unknown_data(places):
+def test_unknown_data(paths):
     with pytest.raises(ConfigError, match="'data' must be one of zipf"):
-        open_data("weather", 1, 1.0, places, places.home / "data")
+        open_data("weather", 1, 1.0, paths, paths.home / "data")

@@ -658,8 +658,8 @@ def test_a_fact_table_of_other_columns_is_refused_before_anything_is_written(
 ):
     """Such as another job's."""
     (star / "star.yaml").write_text(STAR.replace("0.05%s", "0.5"))
-    places = Paths.from_environment()
-    with open_warehouse(places.warehouse_url) as engine:
+    paths = Paths.from_environment()
+    with open_warehouse(paths.warehouse_url) as engine:
         with engine.begin() as connection:
             connection.exec_driver_sql(
                 "CREATE TABLE fact_sales (id BIGINT, sku TEXT, product_sk BIGINT, other_sk BIGINT, "
@@ -674,7 +674,7 @@ def test_a_fact_table_of_other_columns_is_refused_before_anything_is_written(
             assert code == 2 and said in err, err
         if "other_name" in columns:  # a task of Airflow knows its own dimension's columns
             with pytest.raises(ConfigError, match=said):
-                provision_changed("star.yaml", "product", "9MB", places, lambda: None)
+                provision_changed("star.yaml", "product", "9MB", paths, lambda: None)
         assert not inspect(engine).has_table("dim_product")
         with engine.begin() as connection:  # as a first load leaves it that was refused
             connection.exec_driver_sql("DELETE FROM fact_sales")

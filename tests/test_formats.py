@@ -764,7 +764,7 @@ def test_a_dimension_s_keys_have_the_form_that_the_stream_declares(warehouse, tm
 
 
 def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
-    places = sqlite_load.places
+    paths = sqlite_load.paths
     (tmp_path / "in").mkdir()
     (tmp_path / "m.csv").write_text('code,price\n  Straße,"1.234,56 €"\nD,7 €\nE,1.2 €\n')
     write(tmp_path / "in", "csv", [*ROWS, ("0005", "-", "-1", "E"), ("6", "", "", "")])
@@ -774,9 +774,9 @@ def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
         {"formats": formats},
         {"path": str(tmp_path / "m.csv"), "formats": {"price": "1.234,56 €"}},
     )
-    engine = connect(places.warehouse_url)
+    engine = connect(paths.warehouse_url)
     provision(mine, engine)
-    publish(mine, engine, places.snapshots)
+    publish(mine, engine, paths.snapshots)
     summary = sqlite_load.run(spark, mine)
     assert summary["rejected"] == {"unparsable": 2, "no_match": 2}
     assert sqlite_load.query("SELECT id, day, amount, sku, price FROM fact_sales ORDER BY id") == [
@@ -790,7 +790,7 @@ def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
     assert not [n for n in proof.notes if "not counted again" in n]
     rows = spark.createDataFrame([(1, " STRASSE "), (2, None), (3, "x")], "id INT, sku STRING")
     joined = join_dataframe(
-        rows, places.snapshots / "part" / "code", [("sku", "code")], columns=["price"]
+        rows, paths.snapshots / "part" / "code", [("sku", "code")], columns=["price"]
     )
     assert [tuple(r) for r in joined.collect()] == [(1, "strasse", D("1234.56"))]
     # keys and ids go by their formats, from the load's beginning and in the snapshot

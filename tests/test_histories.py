@@ -110,7 +110,7 @@ class History(ProvidedStar):
         self.loaded = self.loaded if self.died else len(self.stream)
 
     def replay(self, crash=None, file=None):
-        return self.attempt("replay", partial(steps.replay, "sales", self.places, file), crash)
+        return self.attempt("replay", partial(steps.replay, "sales", self.paths, file), crash)
 
     def edit(self, crash):
         """Replay most of the open tuples, some with other keys; once more, as that may have
@@ -122,7 +122,7 @@ class History(ProvidedStar):
                 rows.append({"load_id": row.load_id, "load_row": row.load_row} | now)
                 edited |= {(row.load_id, row.load_row): now} if now != row.tuple else {}
         schema = pa.schema([("load_id", pa.int64()), ("load_row", pa.int32()), *STREAM])
-        file = self.places.home / "edited.parquet"
+        file = self.paths.home / "edited.parquet"
         pq.write_table(pa.Table.from_pylist(rows, schema), file)
         new = self.replay(crash, file) | self.replay(None, file)
         by = {(row.load_id, row.load_row): row.resolved_by for row in self.rejected()}

@@ -27,9 +27,9 @@ def loaded(spark, sqlite_load) -> SmallLoad:
 
 def idle(load: SmallLoad, **values):
     settings = load.settings(**values)
-    directory = settings.directory(load.places)
+    directory = settings.directory(load.paths)
     with checkpoint_lock(directory):
-        return App(settings, load.job, load.places, StatusFile(directory, "sales")).idle()
+        return App(settings, load.job, load.paths, StatusFile(directory, "sales")).idle()
 
 
 def test_it_notes_what_a_run_would_note(spark, loaded):
@@ -120,9 +120,9 @@ def test_whatever_is_left_to_do_or_to_refuse_is_left_to_a_run(loaded, what):
 def test_changed_settings_are_left_to_a_run(loaded, settings):
     loaded_settings = {**loaded.settings().model_dump(), **settings}
     found = type(loaded.settings()).load(loaded_settings)
-    directory = found.directory(loaded.places)
+    directory = found.directory(loaded.paths)
     with checkpoint_lock(directory):
-        assert App(found, loaded.job, loaded.places, StatusFile(directory, "sales")).idle() is None
+        assert App(found, loaded.job, loaded.paths, StatusFile(directory, "sales")).idle() is None
 
 
 def test_another_sink_is_refused(loaded, tmp_path):
@@ -132,14 +132,14 @@ def test_another_sink_is_refused(loaded, tmp_path):
 
 def test_a_step_leaves_what_a_load_refuses_to_the_load(loaded):
     settings = loaded.settings().model_copy(update={"job": str(loaded.yaml())})
-    assert steps.load_without_spark(settings, loaded.places)
+    assert steps.load_without_spark(settings, loaded.paths)
     with checkpoint_lock(loaded.checkpoint):  # as another app holds it
-        assert not steps.load_without_spark(settings, loaded.places)
+        assert not steps.load_without_spark(settings, loaded.paths)
     loaded.alter("DELETE FROM fact_sales")
-    assert not steps.load_without_spark(settings, loaded.places)
+    assert not steps.load_without_spark(settings, loaded.paths)
     other = settings.model_copy(update={"app": "never_started"})
-    assert not steps.load_without_spark(other, loaded.places)
-    assert not other.directory(loaded.places).exists()
+    assert not steps.load_without_spark(other, loaded.paths)
+    assert not other.directory(loaded.paths).exists()
 
 
 def test_what_lies_beside_the_data_is_nothing_to_do(loaded):

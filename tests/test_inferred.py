@@ -77,13 +77,13 @@ class InferLoad(IntoSink):
         rows = [{"code": f"c{i}", "name": f"part {i}", "price": i % 97} for i in range(parts)]
         pq.write_table(pa.Table.from_pylist(rows, PARTS), self.file)
         self.known = parts
-        engine, role = connect(self.places.warehouse_url), self.job.roles[0]
+        engine, role = connect(self.paths.warehouse_url), self.job.roles[0]
         joined = JoinedDimension(role.dimension, self.job.roles, (role.key,))
         provision(joined, engine)
         again = provision(joined._replace(roles=()), engine)  # by itself, without a job
         assert (again.inserted, again.updated) == (0, 0)
         if published:
-            publish("part", ["code"], engine, self.places.snapshots)
+            publish("part", ["code"], engine, self.paths.snapshots)
         engine.dispose()
 
     def inferred(self):
@@ -133,9 +133,9 @@ class InferLoad(IntoSink):
     def replay(self):
         """Fill in what is due, without Spark."""
         settings = self.settings()
-        directory = settings.directory(self.places)
+        directory = settings.directory(self.paths)
         with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
-            return App(settings, self.job, self.places, status).replay(None).filled
+            return App(settings, self.job, self.paths, status).replay(None).filled
 
     def prove(self, **options):
         result = verify(self, **options)
@@ -569,8 +569,8 @@ def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
     assert changed in {row["id"] for row in rows["inferred_open"]}
     assert unnoted in {row["id"] for row in rows["inferred_facts"] if row["found"] is None}
     assert not [row for each in rows.values() for row in each if any("anon" in n for n in row)]
-    assert steps.rows_of("sales", load.places)["inferred"] == len(open_) + len(filled) - 1
-    steps.reset("sales", load.places)
+    assert steps.rows_of("sales", load.paths)["inferred"] == len(open_) + len(filled) - 1
+    steps.reset("sales", load.paths)
     assert load.query("SELECT * FROM inferred") == []
 
 
@@ -782,4 +782,4 @@ def test_what_cannot_be_inferred_is_refused(load):
     other = role.dimension.model_copy(update={"name": "other"})
     role = role.model_copy(update={"columns": {}})
     with pytest.raises(ConfigError, match=r"must not repeat a column of the table.*is_inferred"):
-        provision(JoinedDimension(other, (role,), (role.key,)), connect(load.places.warehouse_url))
+        provision(JoinedDimension(other, (role,), (role.key,)), connect(load.paths.warehouse_url))

@@ -59,7 +59,7 @@ def rows(found):
 
 
 def app_job(load, form, columns=None):
-    directory = load.places.home / form
+    directory = load.paths.home / form
     directory.mkdir(exist_ok=True)
     stream = {"format": form, "path": str(directory), "id": ["id"], "columns": columns}
     return directory, load.job_of(stream, on={"k": "code"})

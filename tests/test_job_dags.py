@@ -136,15 +136,15 @@ def test_a_connection_holds_for_all_tasks_of_a_group(home, tmp_path_factory, mon
         SemistreamTaskGroup("small", semistream_conn_id="east", prefix_group_id=False)
     changed, load = dag.get_task("changed").python_callable, dag.get_task("load")
     assert changed() == ["product"]
-    provision_steps.provision_changed(load.job, "product", "16MB", load.places(), lambda: None)
+    provision_steps.provision_changed(load.job, "product", "16MB", load.paths(), lambda: None)
     assert changed() == []
     assert (east / "east.db").exists() and (east / "snapshots").exists()
     assert not (home / "warehouse.db").exists() and not (home / "snapshots").exists()
     load.use_connections()
     assert load._target.master == "local[3]"
     assert load.env_vars["SEMISTREAM_HOME"] == str(east)
-    assert load.places().checkpoints == east / "checkpoints"
-    assert load_job(load.job, load.places()).stream.path == str(home / "jobs" / "orders")
+    assert load.paths().checkpoints == east / "checkpoints"
+    assert load_job(load.job, load.paths()).stream.path == str(home / "jobs" / "orders")
     of_task = (dag.get_task("provision").partial_kwargs, vars(load), vars(dag.get_task("verify")))
     assert {of["semistream_conn_id"] for of in of_task} == {"east"}
     assert {of["job"] for of in of_task} == {load.job}
@@ -160,13 +160,13 @@ def test_a_connection_holds_for_the_tasks_of_two_streams(home, tmp_path_factory,
         "AIRFLOW_CONN_EAST", json.dumps({"conn_type": "semistream", "extra": {"home": str(east)}})
     )
     monkeypatch.setattr(
-        workloads, "prepare_target", lambda job, places: prepared.append((job, places.home))
+        workloads, "prepare_target", lambda job, paths: prepared.append((job, paths.home))
     )
     with DAG("nightly", schedule=None) as dag:
         SemistreamTaskGroup("auctions", semistream_conn_id="east", prefix_group_id=False)
     dag.get_task("prepare").python_callable()
     assert prepared == [("auctions", east)]
-    assert dag.get_task("load").places().home == east
+    assert dag.get_task("load").paths().home == east
 
 
 WRONG = [
@@ -437,12 +437,12 @@ def test_the_blocks_of_a_page_are_dags_and_settings_of_airflow(home, page):
 
 
 def test_dimensions_are_provisioned_when_their_source_has_changed(home):
-    places, job = Paths.from_environment(), str(home / "jobs" / "small.yaml")
+    paths, job = Paths.from_environment(), str(home / "jobs" / "small.yaml")
 
     def to_provision() -> list[str]:
-        found = provision_steps.changed_dimensions(job, places)
+        found = provision_steps.changed_dimensions(job, paths)
         for name in found:
-            provision_steps.provision_changed(job, name, "16MB", places, lambda: None)
+            provision_steps.provision_changed(job, name, "16MB", paths, lambda: None)
         return found
 
     assert to_provision() == ["product"] and to_provision() == []
@@ -478,12 +478,12 @@ def test_nothing_is_provisioned_if_the_stream_does_not_fit(home, old, new, words
 def test_a_file_that_still_grows_does_not_keep_dimensions_from_being_provisioned(home):
     """Once the stream's columns are known from a load."""
     job = changed(home, "  columns: order_id BIGINT, sku STRING, n INT\n", "")
-    places = Paths.from_environment()
+    paths = Paths.from_environment()
     (home / "jobs" / "orders" / "half.parquet").write_bytes(b"PAR1")
-    arguments = (str(job), "product", "16MB", places, lambda: None)
+    arguments = (str(job), "product", "16MB", paths, lambda: None)
     with pytest.raises(ConfigError, match="must hold parquet files that can be read"):
         provision_steps.provision_changed(*arguments)
-    checkpoint = places.checkpoints / "small"
+    checkpoint = paths.checkpoints / "small"
     checkpoint.mkdir(parents=True)
     columns = encode_schema(pa.schema([("order_id", pa.int64()), ("sku", pa.string())]))
     write_checked(checkpoint / SCHEMAS, {"streams": [columns]})

@@ -33,8 +33,8 @@ def of_csv(spark, tmp_path_factory):
 
 @pytest.fixture
 def load(of_csv, monkeypatch):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(of_csv.places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", of_csv.places.warehouse_url)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(of_csv.paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", of_csv.paths.warehouse_url)
     yield of_csv
     of_csv.write_job()
 
@@ -113,14 +113,14 @@ def of_role(load: CsvLoad, *, unknown_member: bool, **given: str) -> None:
 def test_the_unknown_member_of_a_left_join_stays(spark, tmp_path, monkeypatch, capsys, of):
     """Facts without a row of before and of now would have two surrogate keys."""
     load = CsvLoad(tmp_path)
-    monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", load.places.warehouse_url)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(load.paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", load.paths.warehouse_url)
     left = {"join_type": "left"}
     of_role_, of_load = (left, {}) if of == "role" else ({}, left)
     of_role(load, unknown_member=True, **of_role_)
-    with open_warehouse(load.places.warehouse_url) as engine:
+    with open_warehouse(load.paths.warehouse_url) as engine:
         provision(load.job, engine)
-        publish(load.job, engine, load.places.snapshots)
+        publish(load.job, engine, load.paths.snapshots)
     load.add("0.csv", *map(sale, range(50)))
     load.run(spark, **of_load)
     of_role(load, unknown_member=False, **of_role_)
@@ -143,7 +143,7 @@ def test_a_process_leaves_no_file_beside_the_warehouse(load, tmp_path, command):
     """So that a copy of the warehouse's file is all of it. This process has connections of its
     own to the first one."""
     place, home = tmp_path / "warehouse", tmp_path / "home"
-    shutil.copytree(load.places.home, home)
+    shutil.copytree(load.paths.home, home)
     shutil.copy(load.file, tmp_path)
     place.mkdir()
     copy(load.home / "warehouse.db", place / "warehouse.db")

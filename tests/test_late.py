@@ -63,7 +63,7 @@ class LateLoad(SmallLoad):
 
     def publish_rows(self):
         table = pa.Table.from_pylist(self.master, MASTER)
-        root = self.places.snapshots / "part" / "code"
+        root = self.paths.snapshots / "part" / "code"
         publish_snapshot(table.to_batches(), MASTER, root, "part", ["code"])
 
     def begin(self, spark, rows):
@@ -76,7 +76,7 @@ class LateLoad(SmallLoad):
         return self.run(spark, sink=self.target, **settings)
 
     def replay(self, *file, **how):
-        return steps.replay("sales", self.places, *file, **how)
+        return steps.replay("sales", self.paths, *file, **how)
 
     def open(self):
         """The open tuples by reason, as the oracle gives them."""
@@ -93,7 +93,7 @@ class LateLoad(SmallLoad):
 
     def prove(self, **options):
         """The proof holds. The dimension table has the newest version."""
-        engine = connect(self.places.warehouse_url)
+        engine = connect(self.paths.warehouse_url)
         with engine.begin() as connection:
             connection.exec_driver_sql("DROP TABLE IF EXISTS dim_part")
         engine.dispose()
@@ -151,7 +151,7 @@ def test_the_headline_of_a_report_adds_up_and_has_the_numbers_of_the_summary(spa
     late.publish_first(2000)
     late.add_file(500)
     late.load(spark)
-    total = final_summary("sales", late.places)["total"]
+    total = final_summary("sales", late.paths)["total"]
     read, matched, open_ = total["rows_read"], total["matched"], total["open"]
     assert read == matched + open_ == 1400 and open_ == late.open().total()
     ((resolved, again),) = late.query(RESOLVED)
@@ -177,7 +177,7 @@ def test_a_load_that_never_ends_resolves_although_no_file_comes(spark, both):
     def wait_for(condition, what):
         until(condition, what=what, watch=app.check)
 
-    checkpoint = both.places.checkpoints / "sales"
+    checkpoint = both.paths.checkpoints / "sales"
     wait_for(lambda: (s := read_status(checkpoint)) and s.rows_read == 900, "the first batch")
     for parts in (2000, both.parts):
         both.publish_first(parts)
@@ -323,7 +323,7 @@ def test_a_key_that_comes_costs_neither_a_spark_job_nor_a_pass_over_r(spark, lat
     assert late.query(budgets) == [(0, 100_000)]
     (join,) = Progress.read(late.checkpoint, RolePlan).plan.joins
     assert join == replace(former, snapshot=join.snapshot) != former and former.owners
-    shown = dict(load_page("sales", late.places).settings)
+    shown = dict(load_page("sales", late.paths).settings)
     assert (shown["algorithm"], shown["partitions (P)"]) == ("elevatorjoin", "2")
 
 
@@ -454,7 +454,7 @@ def test_a_replay_that_dies_at_any_step_is_finished_once(spark, late, monkeypatc
 
 def test_a_row_is_resolved_by_one_load(spark, late):
     late.begin(spark, 500)
-    ledger = Ledger(connect(late.places.warehouse_url), "sales")
+    ledger = Ledger(connect(late.paths.warehouse_url), "sales")
     row = late.query("SELECT load_id, load_row FROM unmatched LIMIT 1")[0]
     origins = [pa.RecordBatch.from_pylist([dict(zip(ORIGINS.names, row, strict=True))], ORIGINS)]
     ledger.run(lambda connection: mark_resolved(connection, 7, origins))
@@ -696,7 +696,7 @@ def test_a_file_without_its_keys_is_told_so_before_its_columns_are_looked_at(tmp
 
 def test_mended_texts_are_parsed_as_the_stream_is(spark, late, tmp_path):
     late.publish_first(400)
-    files = late.places.home / "csv"
+    files = late.paths.home / "csv"
     files.mkdir()
     lines = [f"{i},c{i % 300},{i / 8}" for i in range(200)]
     lines[7], lines[20] = "7,c7", "20,c20,many"
@@ -727,7 +727,7 @@ def test_a_text_without_an_id_cannot_be_given_that_of_another_tuple(spark, both,
     late = both
     late.target = sink
     late.publish_first(60)
-    files = late.places.home / "csv"
+    files = late.paths.home / "csv"
     files.mkdir()
     lines = [f"{i},c{i},{i / 8}" for i in range(70)]
     lines[20], lines[30] = "20,c20,2.5,3", "30,c30"
@@ -814,7 +814,7 @@ def versions(load, first, second):
     """The directories of two versions that have so many parts each."""
     load.publish_first(first)
     load.publish_first(second)
-    root = load.places.snapshots / "part" / "code"
+    root = load.paths.snapshots / "part" / "code"
     return root / "v000001", root / "v000002"
 
 
@@ -921,7 +921,7 @@ def test_late_rows_of_several_roles_lead_through_the_whole_star(spark, tmp_path)
     star.run(spark)
     star.check()
     star.publish_first(part=3000, person=900)
-    assert steps.replay("sales", star.places).startswith("sales: ")  # offers, which are many, last
+    assert steps.replay("sales", star.paths).startswith("sales: ")  # offers, which are many, last
     star.check()
     broken = (
         "SELECT * FROM load_inputs WHERE waiting_before + rows_read + resolved <> "
@@ -955,7 +955,7 @@ def test_late_rows_are_resolved_in_a_load_that_is_split_by_two_roles(spark, tmp_
         if persons == 2800:
             assert star.run(spark)["resolved"] > 0 and star.shares() == {"part": 2, "buyer": 2}
         else:
-            assert steps.replay("sales", star.places).startswith("sales: ")
+            assert steps.replay("sales", star.paths).startswith("sales: ")
         star.check()
     partitions = "SELECT count(DISTINCT partition) FROM load_batches WHERE drain {}"
     assert star.query(partitions.format("= 0")) == [(4,)]
@@ -979,7 +979,7 @@ def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch)
         ((now,),) = star.query(without)
         assert run["inputs"]["seller"]["missed"] > run["inputs"]["seller"]["lacking"] > 0
         assert run["inputs"]["seller"]["lacking"] == now - before
-        assert final_summary("sales", star.places)["inputs"]["seller"]["lacking"] == now
+        assert final_summary("sales", star.paths)["inputs"]["seller"]["lacking"] == now
         assert re.search(rf"output rows .*\n +without seller +{now - before:,}\n", describe(run))
         before = now
     assert run["resolved"] > 0
@@ -988,7 +988,7 @@ def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch)
         "FROM load_batches WHERE drain < 2"
     )
     assert run["cache_share"] == of_run / 900
-    assert final_summary("sales", star.places)["total"]["cache_share"] == f"{of_read / 1800:.1%}"
+    assert final_summary("sales", star.paths)["total"]["cache_share"] == f"{of_read / 1800:.1%}"
 
 
 class LateAfterLeft(LateStar):

@@ -64,7 +64,7 @@ class Tasks:
             {"disk_tuples": 128},
             ON,
             2,
-            str(self.load.places.snapshots / "part" / "code" / "v000001"),
+            str(self.load.paths.snapshots / "part" / "code" / "v000001"),
             {c: c for c in COLUMNS},
         )
         self.plan = Plan((join,))

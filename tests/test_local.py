@@ -125,7 +125,7 @@ class Airflow:
         monkeypatch.setattr(local, "environment", lambda _: settings)
         monkeypatch.setattr(local, "_healthy", lambda _: len(self.parts) == len(local.PARTS))
         monkeypatch.setenv("SEMISTREAM_HOME", str(home))
-        self.home, self.places = home / "airflow", Paths.from_environment()
+        self.home, self.paths = home / "airflow", Paths.from_environment()
 
     @property
     def session(self) -> int:
@@ -145,7 +145,7 @@ class Airflow:
 
     def _run(self, command: Callable[[Console, Paths], int]) -> str:
         screen = Console(file=io.StringIO(), width=1000)
-        assert command(screen, self.places) == 0
+        assert command(screen, self.paths) == 0
         return screen.file.getvalue()
 
     def kill(self, *processes: int) -> None:

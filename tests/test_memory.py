@@ -689,7 +689,7 @@ class WideLoad(SmallLoad):
             keyed(wide(min(20_000, rows - first), first)) for first in range(0, rows, 20_000)
         )
         publish_snapshot(
-            batches, keyed(wide(1)).schema, self.places.snapshots / "m" / "k", "m", ["k"]
+            batches, keyed(wide(1)).schema, self.paths.snapshots / "m" / "k", "m", ["k"]
         )
         keys = self.random.zipf(1.3, tuples) % rows
         pq.write_table(

@@ -406,7 +406,7 @@ def test_an_empty_key_is_joined_and_quotes_are_as_told(spark, sqlite_load, tmp_p
     sqlite_load.master = [{"part_sk": 1, "code": "", "name": "none", "price": 1}]
     rows = pa.Table.from_pylist(sqlite_load.master, MASTER)
     publish_snapshot(
-        rows.to_batches(), MASTER, sqlite_load.places.snapshots / "part" / "code", "part", ["code"]
+        rows.to_batches(), MASTER, sqlite_load.paths.snapshots / "part" / "code", "part", ["code"]
     )
     job = load_job(sqlite_load, stream, options={"sep": ";", "quote": "'"})
     summary = sqlite_load.run(spark, job)

@@ -323,14 +323,14 @@ def test_a_connection_of_the_type_semistream_gives_home_warehouse_and_master(
     }
     line = operator.command()
     assert "spark://host:7077" in line and not any("hush%2Fhush" in part for part in line)
-    here = operator.places()
+    here = operator.paths()
     assert (here.home, here.warehouse_url) == (tmp_path, "mysql+pymysql://u:hush%2Fhush@db/dw")
 
     monkeypatch.setenv(
         "AIRFLOW_CONN_EAST", json.dumps(connection | {"extra": {"warehouse": "hush/hush:nonsense"}})
     )
     with pytest.raises(ConfigError, match="must be a URL as SQLAlchemy has it") as e:
-        operator.places()
+        operator.paths()
     assert "hush/hush" not in str(e.value)
 
 

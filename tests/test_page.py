@@ -66,7 +66,7 @@ class Page:
     """The page's app with a home of its own, its login left out, and ways to fill what it shows."""
 
     def __init__(self, home: Path, url: str, app):
-        self.places, self.app = Paths(home=home, warehouse_url=url), app
+        self.paths, self.app = Paths(home=home, warehouse_url=url), app
         self.client = TestClient(app, base_url="http://localhost:8080")
         self.engine = connect(url)
 
@@ -146,7 +146,7 @@ class Page:
 
     def status(self, name: str) -> Path:
         """The status of an app that ran and was killed."""
-        checkpoint = self.places.checkpoints / name
+        checkpoint = self.paths.checkpoints / name
         checkpoint.mkdir(parents=True)
         StatusFile(checkpoint, name).update(state="running", rows_read=4000, rate=765.4)
         return checkpoint
@@ -301,7 +301,7 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
         )
     )
     screen = Console(width=120, record=True, file=StringIO())
-    told = summary.final_summary("sales", page.places)
+    told = summary.final_summary("sales", page.paths)
     assert told["rejected_master"] == 0
     screen.print(summary.summary_table(told))
     told = screen.export_text()
@@ -317,10 +317,10 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
             rejected_master.insert(),
             [{"master": name} | row for name in (master, master, "another's")],
         )
-    screen.print(summary.summary_table(summary.final_summary("sales", page.places)))
+    screen.print(summary.summary_table(summary.final_summary("sales", page.paths)))
     assert re.search(r"master rows left out\W+2\b", screen.export_text())
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
-    assert steps.loaded_apps(page.places) == ["sales"]
+    assert steps.loaded_apps(page.paths) == ["sales"]
     # the whole fails, and then only what is new is found right
     with page.engine.begin() as connection:
         for n, success in enumerate((0, 1)):
@@ -342,7 +342,7 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
                 )
             )
     open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
-    assert open_failure in summary.final_summary("sales", page.places)["complete"]
+    assert open_failure in summary.final_summary("sales", page.paths)["complete"]
     shown = page.get().text
     assert "batches 0 to 1 failed fact_rows" in shown and "The proof failed: fact_rows." in shown
     assert {"at": 1, "kind": "proof", "text": "proof failed: fact_rows"} in page.get(
@@ -442,13 +442,13 @@ def test_what_was_joined_again_is_where_it_is_now_in_all_numbers(page, browser):
     tile = tile_in(page.get().text, "shop")
     assert "<b>69.7%</b>" in tile and ">23 unmatched</a>" in tile  # 53 of 76
     assert "<small>1 batch</small>" in tile and "; 15 have no match still, the" in tile
-    told = summary.final_summary("shop", page.places)
+    told = summary.final_summary("shop", page.paths)
     assert told["reasons"] == {"no_match": 15, "unparsable": 8} and told["total"]["open"] == 23
     assert {role: of["unmatched"] for role, of in told["inputs"].items()} == {
         "customers": 10,
         "products": 5,
     }
-    assert summary.standing(["shop"], page.places)["shop"]["in_all"]["unmatched"] == 23
+    assert summary.standing(["shop"], page.paths)["shop"]["in_all"]["unmatched"] == 23
     rejected = page.get("/loads/shop/series").json()["rejected"]
     assert {kind: sum(of) for kind, of in rejected.items()} == {
         "customers: no_match": 10,
@@ -680,7 +680,7 @@ def test_ended_loads_are_dismissed_until_they_run_again(page):
         page.client.post("/apps/dead/dismiss?again=true", headers=HERE)
         assert tiles() == ["alive", "dead", "sales"]
         page.client.post("/apps/dead/dismiss", headers=HERE)
-        StatusFile(page.places.checkpoints / "dead", "dead").update(state="failed", error="gone")
+        StatusFile(page.paths.checkpoints / "dead", "dead").update(state="failed", error="gone")
         assert tiles() == ["alive", "dead", "sales"]
     assert page.client.post("/apps/nothing/dismiss", headers=HERE).status_code == 404
     assert page.client.post("/apps/dead/dismiss").status_code == 403
@@ -689,7 +689,7 @@ def test_ended_loads_are_dismissed_until_they_run_again(page):
 def test_a_dimension_has_a_page(page):
     table = pa.table({"code": ["a", "b"], "m_sk": [1, 2]})
     for rows in (1, 2):
-        root = snapshot_root(page.places.snapshots, "m", ["code"])
+        root = snapshot_root(page.paths.snapshots, "m", ["code"])
         publish_snapshot(table[:rows].to_batches(), table.schema, root, "m", ["code"])
     with page.engine.begin() as c:
         c.execute(
@@ -748,11 +748,11 @@ def test_a_load_is_for_those_who_may_use_its_dag(page, rights, monkeypatch):
     for dag in ("VERIFY", "REPLAY"):  # what may be triggered is not found
         monkeypatch.setattr(f"semistream.airflow.page.{dag}", "of_nobody")
     for name in ("own", "sales"):
-        report = page.places.reports / "validations" / name / "batches" / "now" / "r.html"
+        report = page.paths.reports / "validations" / name / "batches" / "now" / "r.html"
         report.parent.mkdir(parents=True)
         report.write_text(f"report of {name}")
         page.status(name)
-    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
+    drivers.launch(["true"], page.paths.checkpoints / "own", "load_own manual__1 -1", {})
 
     def refused(name: str) -> set[str]:
         asked = requests(page.app, name, f"validations/{name}/batches/now/r.html")
@@ -790,8 +790,8 @@ def test_a_load_is_for_those_who_may_use_its_dag(page, rights, monkeypatch):
 
 def test_dismissed_loads_of_others_are_not_counted(page, rights):
     page.status("own")
-    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
-    until(lambda: not drivers.is_alive(page.places.checkpoints / "own"), what="it ends")
+    drivers.launch(["true"], page.paths.checkpoints / "own", "load_own manual__1 -1", {})
+    until(lambda: not drivers.is_alive(page.paths.checkpoints / "own"), what="it ends")
     page.client.post("/apps/own/dismiss", headers=HERE)
     assert "1 dismissed" in page.get().text
     rights.allowed = {("GET", "semi_stream_load")}
@@ -867,7 +867,7 @@ def test_the_right_to_trigger_a_load_is_enough_for_its_replay_and_its_verificati
     ann = {security.get_user: lambda: SimpleAuthManagerUser(username="ann", role=None)}
     monkeypatch.setattr(page.app, "dependency_overrides", ann)
     page.status("own")
-    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
+    drivers.launch(["true"], page.paths.checkpoints / "own", "load_own manual__1 -1", {})
     rights.allowed = {("GET", "load_own"), ("POST", "load_own")}
     for what, dag, conf in (
         ("verify", "verify_completeness", {"app": "own", "since_last": False}),
@@ -936,8 +936,8 @@ def test_what_waits_for_files_is_told(page, rights, on_files):
     shown = re.sub("<.*?>", "", page.get().text)
     assert "load_own waits for files." in shown and "load_other" not in shown
     page.status("own")
-    drivers.launch(["true"], page.places.checkpoints / "own", "load_own manual__1 -1", {})
-    until(lambda: not drivers.is_alive(page.places.checkpoints / "own"), what="it ends")
+    drivers.launch(["true"], page.paths.checkpoints / "own", "load_own manual__1 -1", {})
+    until(lambda: not drivers.is_alive(page.paths.checkpoints / "own"), what="it ends")
     for shown in (page.get().text, page.get("/loads/own").text):
         assert re.search("<dt>Next run</dt><dd>waits for files<", shown)
         assert "load_own waits" not in re.sub("<.*?>", "", shown)
@@ -952,7 +952,7 @@ def test_the_page_is_found_behind_a_proxy_that_gives_airflow_a_path(airflow_plug
 
 
 def test_browsers_are_told_what_an_answer_may_do(page):
-    reports = page.places.reports
+    reports = page.paths.reports
     reports.mkdir(parents=True)
     (reports / "r.html").write_text("<script>alert(1)</script>")
     for path in (
@@ -977,7 +977,7 @@ def test_browsers_are_told_what_an_answer_may_do(page):
 
 @pytest.mark.parametrize("path", ["%00", "a%00.html", "x" * 300, "%2e%2e%2fwarehouse.db", ".", ""])
 def test_what_is_no_report_is_not_found(page, path):
-    page.places.reports.mkdir(parents=True)
+    page.paths.reports.mkdir(parents=True)
     assert page.get(f"/reports/{path}").status_code == 404
 
 

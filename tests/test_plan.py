@@ -30,7 +30,7 @@ def load(tmp_path):
 
 
 def plan_of(load, partitions):
-    version = load.places.snapshots / "part" / "code" / "v000001"
+    version = load.paths.snapshots / "part" / "code" / "v000001"
     return RolePlan(
         "elevatorjoin",
         100_000,
@@ -58,10 +58,12 @@ def tuples_of(plan, tuples):
 
 @pytest.mark.parametrize("partitions", [2, 3, 8])
 def test_partitions_of_a_skewed_stream_get_as_many_tuples(load, partitions):
-    asked, seen, later = plan_of(load, partitions), sample(load, 20_000), sample(load, 20_000)
-    plan = asked.balance(seen)
+    initial, seen, later = plan_of(load, partitions), sample(load, 20_000), sample(load, 20_000)
+    plan = initial.balance(seen)
     assert (
-        tuples_of(plan, seen).max() <= EVEN * len(seen) / partitions < tuples_of(asked, seen).max()
+        tuples_of(plan, seen).max()
+        <= EVEN * len(seen) / partitions
+        < tuples_of(initial, seen).max()
     )
     assert tuples_of(plan, later).max() <= EVEN**2 * len(seen) / partitions
     needed = [plan.relation(p) for p in range(partitions)]
@@ -130,29 +132,27 @@ def test_of_few_tuples_all_partitions_get_as_much_of_r(load):
 
 
 def test_what_is_about_even_stays_as_it_is(load):
-    asked = plan_of(load, 4)
-    assert asked.balance(sample(load, 0)) == asked
+    initial = plan_of(load, 4)
+    assert initial.balance(sample(load, 0)) == initial
     assert plan_of(load, 1).balance(sample(load, 10)).owners == ()
-    former = asked.balance(sample(load, 20_000))
+    former = initial.balance(sample(load, 20_000))
     seen = sample(load, 20_000)
-    assert asked.balance(seen).owners != former.owners == asked.balance(seen, former).owners
+    assert initial.balance(seen).owners != former.owners == initial.balance(seen, former).owners
     hotter = sample(load, 20_000, hottest=0.4)
-    assert asked.balance(hotter, former).owners == asked.balance(hotter).owners
-    assert asked.balance(seen, plan_of(load, 3).balance(seen)).owners == asked.balance(seen).owners
-    assert former.asked() == asked and not former.open_questions and asked.open_questions
-    plan = Plan((former, asked))
+    assert initial.balance(hotter, former).owners == initial.balance(hotter).owners
+    assert (
+        initial.balance(seen, plan_of(load, 3).balance(seen)).owners == initial.balance(seen).owners
+    )
+    assert former.initial() == initial and not former.open_questions and initial.open_questions
+    plan = Plan((former, initial))
     assert Plan.from_json(json.loads(json.dumps(asdict(plan))), RolePlan) == plan
-    # a release whose plans were of one join, and which knew no roles
-    older = asdict(former) | {"columns": list(COLUMNS)}
-    del older["role"]
-    assert Plan.from_json(json.loads(json.dumps(older)), RolePlan) == Plan((former,))
 
 
 def test_a_history_counts_beside_a_small_sample_and_gives_way_to_a_large_one(load):
-    asked = plan_of(load, 4)
+    initial = plan_of(load, 4)
 
     def sketch(tuples):
-        codes, valid = asked.keys(STREAM).stream_codes(tuples)
+        codes, valid = initial.keys(STREAM).stream_codes(tuples)
         sampled = SampledSketch()
         sampled.add(codes[valid])
         return sampled.sketch
@@ -164,14 +164,14 @@ def test_a_history_counts_beside_a_small_sample_and_gives_way_to_a_large_one(loa
     known, run = sketch(sample(load, 20_000)), sample(load, 20_000)
     few = [sample(load, 100) for _ in range(8)]
     with_it, without = (
-        [slowest(asked.balance(tuples, None, history), run) for tuples in few]
+        [slowest(initial.balance(tuples, None, history), run) for tuples in few]
         for history in (known, None)
     )
     assert max(with_it) < 1.1 < np.mean(without)
     seen, other = sample(load, 50_000, hottest=0.4), sample(load, 20_000, hottest=0.4)
-    assert slowest(asked.balance(seen, None, known), other) < 1.1
+    assert slowest(initial.balance(seen, None, known), other) < 1.1
     nothing = SampledSketch().sketch
-    assert asked.balance(few[0], None, nothing) == asked.balance(few[0])
+    assert initial.balance(few[0], None, nothing) == initial.balance(few[0])
 
 
 @pytest.mark.parametrize("balanced", [False, True])

@@ -54,14 +54,14 @@ def values(on):
 
 
 @pytest.fixture
-def places(warehouse_url, tmp_path):
+def paths(warehouse_url, tmp_path):
     pq.write_table(MASTER, tmp_path / "m.parquet")
     return Paths(home=tmp_path, warehouse_url=warehouse_url)
 
 
-def job(places, on) -> Job:
+def job(paths, on) -> Job:
     spec = values(on)
-    spec["master"]["path"] = str(places.home / "m.parquet")
+    spec["master"]["path"] = str(paths.home / "m.parquet")
     return Job.load(spec)
 
 
@@ -82,16 +82,16 @@ def contents(root):
 @pytest.mark.parametrize(
     "on", [["id"], ["code"], ["code", "day"]], ids=["exact", "string", "composite"]
 )
-def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on):
-    spec = job(places, on)
+def test_spark_publishes_what_the_library_publishes(spark, warehouse, paths, on):
+    spec = job(paths, on)
     provision(spec, warehouse)
-    publish(spec, warehouse, places.home / "library")
-    app = Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places)
+    publish(spec, warehouse, paths.home / "library")
+    app = Publish(PublishSettings(job="j"), "m", spec.roles[0].key, paths)
     assert app.needed
     app.run(spark)
-    assert not Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places).needed
-    ours, rows, codes = contents(snapshot_root(places.snapshots, "m", on))
-    theirs, expected, expected_codes = contents(snapshot_root(places.home / "library", "m", on))
+    assert not Publish(PublishSettings(job="j"), "m", spec.roles[0].key, paths).needed
+    ours, rows, codes = contents(snapshot_root(paths.snapshots, "m", on))
+    theirs, expected, expected_codes = contents(snapshot_root(paths.home / "library", "m", on))
     assert rows == expected and codes == expected_codes and len(rows) == ROWS - theirs.null_keys
     for field in (
         "schema",
@@ -106,14 +106,14 @@ def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on
         assert getattr(ours, field) == getattr(theirs, field)
 
 
-def test_no_task_of_spark_is_run_for_an_empty_bucket(spark, warehouse, places):
+def test_no_task_of_spark_is_run_for_an_empty_bucket(spark, warehouse, paths):
     """On two cores two tasks read 3,000 rows, and two write the 64 buckets."""
-    spec = job(places, ["id"])
+    spec = job(paths, ["id"])
     provision(spec, warehouse)
-    group = f"publishing {places.home}"
+    group = f"publishing {paths.home}"
     spark.sparkContext.setJobGroup(group, "")
     try:
-        Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places).run(spark)
+        Publish(PublishSettings(job="j"), "m", spec.roles[0].key, paths).run(spark)
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     told = spark.sparkContext.statusTracker()
@@ -128,24 +128,24 @@ def test_no_task_of_spark_is_run_for_an_empty_bucket(spark, warehouse, places):
 
 @pytest.mark.parametrize("is_small", [True, False])
 def test_a_small_dimension_is_published_in_process_and_none_that_has_not_changed(
-    warehouse, places, monkeypatch, is_small
+    warehouse, paths, monkeypatch, is_small
 ):
     spec = values(["code"])
-    spec["master"]["path"] = str(places.home / "m.parquet")
-    (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
-    name, root = str(places.home / "job.yaml"), places.snapshots / "m" / "code"
-    provision(job(places, ["code"]), warehouse)
+    spec["master"]["path"] = str(paths.home / "m.parquet")
+    (paths.home / "job.yaml").write_text(yaml.safe_dump(spec))
+    name, root = str(paths.home / "job.yaml"), paths.snapshots / "m" / "code"
+    provision(job(paths, ["code"]), warehouse)
     monkeypatch.setattr(publishing, "SMALL", ROWS * 10 if is_small else ROWS * 10 - 1)
-    assert provision_steps.publish(name, "m", "16MB", places) == is_small
+    assert provision_steps.publish(name, "m", "16MB", paths) == is_small
     assert (current_manifest(root) is not None) == is_small
-    publish(job(places, ["code"]), warehouse, places.snapshots)
-    assert provision_steps.publish(name, "m", "16MB", places)
+    publish(job(paths, ["code"]), warehouse, paths.snapshots)
+    assert provision_steps.publish(name, "m", "16MB", paths)
     assert current_manifest(root).version == "v000001"
     with pytest.raises(ConfigError, match="memory"):
-        provision_steps.publish(name, "m", "3 bananas", places)
+        provision_steps.publish(name, "m", "3 bananas", paths)
 
 
-def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):
+def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, paths):
     days = [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(1582, 10, 10), None]
     times = [
         dt.datetime(1, 1, 1),
@@ -163,39 +163,39 @@ def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):
             "at": pa.array(times, pa.timestamp("us")),
         }
     )
-    pq.write_table(table, places.home / "m.parquet")
+    pq.write_table(table, paths.home / "m.parquet")
     values_ = values(["a.b`c"])
-    values_["master"] |= {"path": str(places.home / "m.parquet"), "business_key": ["a.b`c"]}
+    values_["master"] |= {"path": str(paths.home / "m.parquet"), "business_key": ["a.b`c"]}
     spec = Job.load(values_)
     provision(spec, warehouse)
-    Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places).run(spark)
-    rows = contents(next((places.snapshots / "m").glob("key-*")))[1]
+    Publish(PublishSettings(job="j"), "m", spec.roles[0].key, paths).run(spark)
+    rows = contents(next((paths.snapshots / "m").glob("key-*")))[1]
     assert [{n: r[n] for n in table.column_names} for r in rows] == sorted(
         table.to_pylist(), key=lambda r: r["a.b`c"]
     )
 
 
 def test_a_table_that_changes_while_it_is_read_is_not_published(
-    spark, warehouse, places, monkeypatch
+    spark, warehouse, paths, monkeypatch
 ):
-    spec = job(places, ["id"])
+    spec = job(paths, ["id"])
     provision(spec, warehouse)
-    app = Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places)
+    app = Publish(PublishSettings(job="j"), "m", spec.roles[0].key, paths)
     pq.write_table(
-        MASTER.slice(0, 10).set_column(3, "name", pa.array(["new"] * 10)), places.home / "m.parquet"
+        MASTER.slice(0, 10).set_column(3, "name", pa.array(["new"] * 10)), paths.home / "m.parquet"
     )
     provision(spec, warehouse)
     with pytest.raises(Exception, match="changed while it was read"):
         app.run(spark)
-    assert current_manifest(places.snapshots / "m" / "id") is None
+    assert current_manifest(paths.snapshots / "m" / "id") is None
 
 
 @pytest.mark.slow
-def test_the_app_by_command(warehouse, places, warehouse_url):
+def test_the_app_by_command(warehouse, paths, warehouse_url):
     spec = values(["code"])
-    (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
+    (paths.home / "job.yaml").write_text(yaml.safe_dump(spec))
     environment = os.environ | {
-        "SEMISTREAM_HOME": str(places.home),
+        "SEMISTREAM_HOME": str(paths.home),
         "WAREHOUSE_URL": warehouse_url,
         "PYSPARK_SUBMIT_ARGS": "--master local[1] --driver-memory 600m --conf "
         "spark.ui.enabled=false pyspark-shell",
@@ -205,7 +205,7 @@ def test_the_app_by_command(warehouse, places, warehouse_url):
         return subprocess.run(
             [sys.executable, APP, *arguments],
             env=environment,
-            cwd=places.home,
+            cwd=paths.home,
             capture_output=True,
             text=True,
         )
@@ -213,7 +213,7 @@ def test_the_app_by_command(warehouse, places, warehouse_url):
     unprovisioned = run("--job", "job.yaml")
     assert unprovisioned.returncode == 2 and "semistream provision" in unprovisioned.stderr
     assert run("--job", "job.yaml", "--no-such-flag").returncode == 2
-    provision(job(places, ["code"]), warehouse)
+    provision(job(paths, ["code"]), warehouse)
     first = run("--job", "job.yaml")
     assert first.returncode == 0, first.stderr
     assert (

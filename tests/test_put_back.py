@@ -56,8 +56,8 @@ class Loaded:
 
     def load_anew(self, monkeypatch) -> None:
         """By the way out that refusals name."""
-        monkeypatch.setenv("SEMISTREAM_HOME", str(self.load.places.home))
-        monkeypatch.setenv("WAREHOUSE_URL", self.load.places.warehouse_url)
+        monkeypatch.setenv("SEMISTREAM_HOME", str(self.load.paths.home))
+        monkeypatch.setenv("WAREHOUSE_URL", self.load.paths.warehouse_url)
         assert cli.main(["reset", "sales", "--yes"]) == 0
         assert self.run()["rows_read"] == 800
         self.check()
@@ -319,7 +319,7 @@ def test_a_reset_was_cut_short(sql, gone, monkeypatch):
 def test_a_reset_is_killed_while_it_deletes_the_checkpoint(sql, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
         patch.setattr(steps.shutil, "rmtree", lambda path, **_: killed(path))
-        steps.reset("sales", sql.load.places)
+        steps.reset("sales", sql.load.paths)
     assert sql.run()["rows_read"] == 800
     sql.check()
 
@@ -346,7 +346,7 @@ def test_a_drained_load_goes_on_without_what_only_waiting_tuples_need(sql):
     assert sql.run()["rows_read"] == 100
     sql.check()
     sql.load.publish("later")
-    shutil.rmtree(sql.load.places.snapshots / "part" / "code" / "v000001")
+    shutil.rmtree(sql.load.paths.snapshots / "part" / "code" / "v000001")
     assert sql.run()["rows_read"] == 0
     note = sql.load.checkpoint / "progress.json"
     values = read_checked(note, "")
@@ -365,7 +365,7 @@ def test_two_streams(spark, tmp_path):
 
     def failed():
         result = quality.verify(
-            pair.places.warehouse_url, "orders", reports_dir=tmp_path / "reports"
+            pair.paths.warehouse_url, "orders", reports_dir=tmp_path / "reports"
         )
         return {r.name for r in result.failed}
 

@@ -201,14 +201,14 @@ def registered(monkeypatch):
 
 
 def proven(load: SmallLoad, job: Job):
-    if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
+    if not inspect(connect(load.paths.warehouse_url)).has_table("dim_part"):
         provision_beside(load)
     return verify(
-        load.places.warehouse_url,
+        load.paths.warehouse_url,
         "sales",
         job=job,
-        reports_dir=load.places.reports,
-        snapshots=load.places.snapshots,
+        reports_dir=load.paths.reports,
+        snapshots=load.paths.snapshots,
     )
 
 
@@ -266,7 +266,7 @@ def test_settings_name_sinks_as_before():
 
 
 def test_a_sink_that_closes_no_keys_takes_no_job_with_totals(sqlite_load, tmp_path, registered):
-    url = sqlite_load.places.warehouse_url
+    url = sqlite_load.paths.warehouse_url
     warehouse = replace(Warehouse.of(url, sqlite_load.job), closing=Closing(("id",), ()))
     for setting in (f"toy://{tmp_path / 'toy'}", str(tmp_path / "delta")):
         with pytest.raises(ConfigError, match="must be sql where a job has totals"):

@@ -46,8 +46,8 @@ def of_app(name):
 def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
     spark, load, monkeypatch, capsys, command
 ):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", load.places.warehouse_url)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(load.paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", load.paths.warehouse_url)
     load.publish()
     load.add_file(500)
     load.run(spark, app="other")
@@ -56,23 +56,21 @@ def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
     assert cli.main([command, "sales"]) == 1  # nobody can be asked
     assert "This deletes what sales has loaded (" in capsys.readouterr().out
     assert all(tables(load).values())
-    with checkpoint_lock(load.places.checkpoints / "sales"):
+    with checkpoint_lock(load.paths.checkpoints / "sales"):
         assert cli.main([command, "sales", "--yes"]) == 2
         said = capsys.readouterr().err
         assert "is in use by another app" in said and "semistream stop sales" in said
-    (load.places.home / "mine").mkdir()
-    (load.places.home / "mine" / "file").touch()
-    assert (
-        cli.main([command, "sales", "--yes", "--checkpoint", str(load.places.home / "mine")]) == 2
-    )
-    assert cli.main([command, "..", "--yes"]) == 2 and (load.places.home / "mine/file").exists()
+    (load.paths.home / "mine").mkdir()
+    (load.paths.home / "mine" / "file").touch()
+    assert cli.main([command, "sales", "--yes", "--checkpoint", str(load.paths.home / "mine")]) == 2
+    assert cli.main([command, "..", "--yes"]) == 2 and (load.paths.home / "mine/file").exists()
     assert all(tables(load).values())
     capsys.readouterr()
     assert cli.main([command, "sales", "--yes"]) == 0
-    assert not any(tables(load).values()) and not (load.places.checkpoints / "sales").exists()
-    assert not list(load.places.snapshots.glob("*/*/pins/sales"))
-    assert list(load.places.snapshots.glob("*/*/pins/other"))
-    assert (load.places.home / "reports/validations/sales").exists() == (command == "reset")
+    assert not any(tables(load).values()) and not (load.paths.checkpoints / "sales").exists()
+    assert not list(load.paths.snapshots.glob("*/*/pins/sales"))
+    assert list(load.paths.snapshots.glob("*/*/pins/other"))
+    assert (load.paths.home / "reports/validations/sales").exists() == (command == "reset")
     assert load.query("SELECT count(*) FROM load_commits WHERE app = 'other'") != [(0,)]
     assert cli.main([command, "sales", "--yes"]) == 2
     assert "Those that have: other" in capsys.readouterr().err
@@ -85,9 +83,9 @@ def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
 def test_what_is_in_a_delta_table_is_not_taken_away(spark, sqlite_load):
     sqlite_load.publish()
     sqlite_load.add_file(50)
-    sqlite_load.run(spark, sink=str(sqlite_load.places.home / "delta"))
+    sqlite_load.run(spark, sink=str(sqlite_load.paths.home / "delta"))
     with pytest.raises(ConfigError, match="Delete that table or directory"):
-        steps.reset("sales", sqlite_load.places)
+        steps.reset("sales", sqlite_load.paths)
     assert sqlite_load.query("SELECT count(*) FROM load_commits") != [(0,)]
 
 
@@ -148,7 +146,7 @@ def test_the_readme_s_queries_run(spark, load):
     load.add_file(300)
     load.run(spark)
     assert verify(load).success
-    assert inspect(connect(load.places.warehouse_url)).has_table("dim_part")
+    assert inspect(connect(load.paths.warehouse_url)).has_table("dim_part")
     text = (Path(__file__).parents[1] / "docs" / "loading.md").read_text()
     queries = re.search(r"```sql\n(.*?)```", text, re.DOTALL)[1].strip().splitlines()
     assert len(queries) == 3

@@ -69,8 +69,8 @@ class Load:
     """One batch in one partition, and its job."""
 
     def __init__(self, url: str, store_join: str, product_join: str = "inner"):
-        self.places, self.url = Paths.from_environment(), url
-        self.left, home = store_join == "left", self.places.home
+        self.paths, self.url = Paths.from_environment(), url
+        self.left, home = store_join == "left", self.paths.home
         self.product_left = product_join == "left"
         for name, head, rows in (("product", "sku", PRODUCTS), ("store", "number", STORES)):
             with open(home / f"{name}.csv", "w") as file:
@@ -99,7 +99,7 @@ class Load:
             )
         )
         assert main(["provision", str(path), "--no-progress"]) == 0
-        self.job = workloads.load_job(str(path), self.places)
+        self.job = workloads.load_job(str(path), self.paths)
         self.engine = connect(url)
         create_all(self.engine)
         self.sink = SqlSink(Warehouse.of(url, self.job)).prepare(STREAM, ADDED, ("id",))
@@ -218,18 +218,18 @@ def test_the_summary_has_a_line_a_role(make):
     of_run = {role: counts["unmatched"] for role, counts in totals.inputs.items()}
     sizes = {"disk_tuples": 5}
     settings = LoadSettings.load({"job": "sales", "algorithm": "ssbj", "parameters": sizes})
-    plan = make_planner(settings, load.job, "sales", load.places).wanted(1)
+    plan = make_planner(settings, load.job, "sales", load.paths).wanted(1)
     run = totals.summary(plan) | {
         "waiting": 0,
         "memory_budget": 0,
         "inputs": {role: {"unmatched": n, "waiting": 0} for role, n in of_run.items()},
     }
     assert run["parameters"] == {"product.disk_tuples": 5, "store.disk_tuples": 5}
-    checkpoint = load.places.checkpoints / "sales"
+    checkpoint = load.paths.checkpoints / "sales"
     checkpoint.mkdir(parents=True)
     (checkpoint / "summary.json").write_text(json.dumps(run))
     console = Console(width=120, file=io.StringIO())
-    console.print(summary_table(final_summary("sales", load.places)))
+    console.print(summary_table(final_summary("sales", load.paths)))
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     found = {line[1]: line[3::2] for line in lines if line[1:2] in (["product"], ["store"])}
     with load.engine.connect() as connection:
@@ -317,7 +317,7 @@ def test_what_a_left_join_has_passed_on_is_counted_although_another_role_rejects
 def test_without_the_version_what_was_passed_on_lies_between_bounds(make):
     """The sales that another role has rejected may have had a product, or none."""
     load = make(product_join="left")
-    (version,) = (load.places.snapshots / "product").glob("*/v000001")
+    (version,) = (load.paths.snapshots / "product").glob("*/v000001")
     version.rename(version.with_name("gone"))
     rejected = load.loads[0].inputs[1].unmatched
     facts = "(SELECT count(*) FROM fact_sales WHERE product_sk IS NULL)"
@@ -378,7 +378,7 @@ def test_a_role_of_the_report_reads_what_was_not_refused_before(make):
 def test_status_has_the_totals_and_the_proof_of_the_ledger(run, make, capsys):
     """Although the latest run, here one that has read nothing, says less."""
     load = make()
-    checkpoint = load.places.checkpoints / "sales"
+    checkpoint = load.paths.checkpoints / "sales"
     checkpoint.mkdir(parents=True)
     at = "2026-01-01T00:00:00+00:00"
     status = {"state": "stopped", "pid": 1, "host": "h", "heartbeat": at}  # found nothing new

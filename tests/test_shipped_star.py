@@ -20,21 +20,21 @@ MISSED = {"plane": 52_606, "carrier": 0, "origin": 0, "dest": 7_602, "weather": 
 
 class FlightsLoad(AnyLoad):
     def __init__(self, home, warehouse_url):
-        self.places = Paths(home=home, warehouse_url=warehouse_url)
-        self.job = load_job("nycflights13", self.places)
-        prepare(self.job, self.places)
-        for name in provision_steps.dimensions("nycflights13", self.places):
-            provision_steps.provision("nycflights13", name, self.places)
-            assert provision_steps.publish("nycflights13", name, "64MB", self.places)
+        self.paths = Paths(home=home, warehouse_url=warehouse_url)
+        self.job = load_job("nycflights13", self.paths)
+        prepare(self.job, self.paths)
+        for name in provision_steps.dimensions("nycflights13", self.paths):
+            provision_steps.provision("nycflights13", name, self.paths)
+            assert provision_steps.publish("nycflights13", name, "64MB", self.paths)
 
     def settings(self, **values):
         return LoadSettings.load({"job": "nycflights13", "memory": "16MB", **values})
 
 
 def test_the_console_finds_what_is_known_of_the_dimensions_of_flights(tmp_path):
-    places = Paths(home=tmp_path, warehouse_url="")
-    job = load_job("nycflights13", places)
-    prepare(job, places)
+    paths = Paths(home=tmp_path, warehouse_url="")
+    job = load_job("nycflights13", paths)
+    prepare(job, paths)
     dimensions = {
         role.name: {
             "path": role.dimension.path,
@@ -85,10 +85,10 @@ def test_every_flight_is_loaded_with_what_is_known_of_its_dimensions(spark, tmp_
     )
     assert ends == [(FLIGHTS - MISSED["dest"],)]
     result = quality.verify(
-        load.places.warehouse_url,
+        load.paths.warehouse_url,
         "nycflights13",
         job=load.job,
         reports_dir=tmp_path / "reports",
-        snapshots=load.places.snapshots,
+        snapshots=load.paths.snapshots,
     )
     assert result.success, str(result)

@@ -191,7 +191,7 @@ class TestPlan:
 
     @staticmethod
     def plan(load, algorithm="tuned-x-hybridjoin", **parameters):
-        version = load.places.snapshots / "part" / "code" / "v000001"
+        version = load.paths.snapshots / "part" / "code" / "v000001"
         return RolePlan(
             algorithm, 100_000, "inner", parameters, ON, 2, str(version), {c: c for c in COLUMNS}
         )
@@ -203,7 +203,7 @@ class TestPlan:
         assert plan.chosen == ("resident_tuples",) and plan.parameters["resident_tuples"] > 0
         assert plan.parameters["disk_tuples"] == 128 and plan.open_questions
         assert RolePlan.from_json(json.loads(json.dumps(asdict(plan)))) == plan
-        assert replace(plan.asked(), owners=()) == asked
+        assert replace(plan.initial(), owners=()) == asked
         given = self.plan(load, disk_tuples=128, resident_tuples=50).choose(sample, TYPICAL)
         assert given.chosen == () and not given.open_questions
 
@@ -232,17 +232,17 @@ class TestPlan:
         self, spark, load, monkeypatch
     ):
         settings = {"algorithm": "hybridjoin", "parameters": {}}
-        QUICK.save(load.places.home / "costs.yaml")
+        QUICK.save(load.paths.home / "costs.yaml")
         load.add_file(3000)
         with monkeypatch.context() as patch:  # before the drain at the end begins
             crash_at(patch, "semistream.streaming.progress.Progress.write", "before", 2)
             with pytest.raises(OSError, match="crash"):
                 load.run(spark, **settings)
-        progress = load.places.checkpoints / "sales"
+        progress = load.paths.checkpoints / "sales"
         before = Progress.read(progress, RolePlan).plan.joins[0]
         assert before.chosen == ("disk_tuples",)
         assert load.query("SELECT sum(waiting) FROM load_batches")[0][0] > 0
-        SLOW.save(load.places.home / "costs.yaml")
+        SLOW.save(load.paths.home / "costs.yaml")
         load.add_file(1000)
         load.run(spark, **settings)
         assert Progress.read(progress, RolePlan).plan.joins[0].parameters == before.parameters

@@ -127,7 +127,7 @@ def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are
     """A rename changes no time of the files below: only the directory's own tells when they
     came."""
     job = with_options(csv_load(sqlite_load), recursiveFileLookup="true")
-    aside = sqlite_load.places.home / "day"
+    aside = sqlite_load.paths.home / "day"
     aside.mkdir(parents=True)
     (aside / "old.csv").write_text("id,sku,amount\n" + csv_text(sqlite_load, 50))
     time.sleep(0.05)  # the kernel's clock of files goes in steps
@@ -149,7 +149,7 @@ def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are
 
 def test_a_file_that_is_gone_before_it_is_read_stops_the_load(spark, sqlite_load, monkeypatch):
     sqlite_load.add_file(50)
-    file, aside = next(sqlite_load.stream_directory.iterdir()), sqlite_load.places.home / "aside"
+    file, aside = next(sqlite_load.stream_directory.iterdir()), sqlite_load.paths.home / "aside"
     rested = MicroBatch._complete_files
     monkeypatch.setattr(
         MicroBatch, "_complete_files", lambda *args: (shutil.move(file, aside), rested(*args))[1]
@@ -304,7 +304,7 @@ def test_names_of_files_that_are_gone_are_forgotten(spark, load, monkeypatch):
     files = sorted(load.stream_directory.iterdir())
     for file in files[:4]:
         file.unlink()
-    Ledger(connect(load.places.warehouse_url), "sales").forget_files()
+    Ledger(connect(load.paths.warehouse_url), "sales").forget_files()
     assert load.query("SELECT path FROM load_files") == [(str(files[4]),)]
     result = verify(load)
     assert result.success

@@ -192,7 +192,7 @@ def test_equals_the_oracle(drawn, restarts, bound, tmp_path_factory):
     for i, chunk in enumerate(batches(stream, lengths)):
         outputs += star.process(chunk)
         if bound:
-            outputs += [*star.keep_up(1.0, bound), *star.settle()]
+            outputs += [*star.keep_up(1.0, bound), *star.end_of_batch()]
             many = [each.many for each in star.joins]
             assert not any(j.join.stats.waiting for n, j in enumerate(star.joins) if any(many[:n]))
         if restarts:

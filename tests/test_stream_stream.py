@@ -262,7 +262,7 @@ def test_a_load_is_proven(spark, pair, tmp_path):
 def test_a_file_under_two_names_is_found_on_its_side(spark, tmp_path):
     pair = sqlite(tmp_path)
     pair.add(300, 200)
-    [file] = (pair.places.home / "right").iterdir()
+    [file] = (pair.paths.home / "right").iterdir()
     shutil.copy(file, again := file.with_name("part-00009.parquet"))
     pair.run(spark)
     [found] = prove(pair, tmp_path).failed
@@ -272,13 +272,13 @@ def test_a_file_under_two_names_is_found_on_its_side(spark, tmp_path):
     }
     pair.change(right={"unique_ids": False})
     allowed = verify(
-        pair.places.warehouse_url, "orders", limits=pair.job, reports_dir=tmp_path / "reports"
+        pair.paths.warehouse_url, "orders", limits=pair.job, reports_dir=tmp_path / "reports"
     )
     assert allowed.success and "200 ids come more than once" in allowed.notes[0], allowed
 
 
 def prove(pair, tmp_path):
-    return verify(pair.places.warehouse_url, "orders", reports_dir=tmp_path / "reports")
+    return verify(pair.paths.warehouse_url, "orders", reports_dir=tmp_path / "reports")
 
 
 def assert_proven(pair, tmp_path):

@@ -51,7 +51,7 @@ def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, j
     assert summary["rejected"].keys() == {"no_match", "null_key"}
     assert sum(summary["rejected"].values()) == unmatched.total()
     assert summary["memory_peak"] <= summary["memory_budget"] == 200_000
-    status = read_status(load.places.checkpoints / "sales")
+    status = read_status(load.paths.checkpoints / "sales")
     assert status.state == "stopped" and status.rows_read == 5500 and status.waiting == 0
 
     before = load.facts()
@@ -60,7 +60,7 @@ def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, j
     load.add_file(2000)
     assert load.run(spark, join_type=join_type)["rows_read"] == 2000
     load.check(join_type)
-    states = load.places.checkpoints / "sales" / "state"
+    states = load.paths.checkpoints / "sales" / "state"
     until(lambda: len(list(states.iterdir())) == 2)  # of the latest commit only
 
 
@@ -241,7 +241,7 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
         "json": ["id: 'bad' is not BIGINT", "not JSON: Expecting prop"],
     }
     for form, (content, broken) in texts.items():
-        directory = sqlite_load.places.home / form
+        directory = sqlite_load.paths.home / form
         directory.mkdir()
         (directory / f"a.{form}").write_text(content)
         summary = sqlite_load.run(
@@ -271,7 +271,7 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
 
 
 def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
-    directory = sqlite_load.places.home / "csv"
+    directory = sqlite_load.paths.home / "csv"
     directory.mkdir()
     (directory / "a.csv").write_text("id,sku,amount\n1,c1,1.5\n2,c2,2.5\n")
     settings = {"source_format": "csv", "source_path": str(directory)}
@@ -310,7 +310,7 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
 ):
     load = sqlite_load
     load.add_file(1500)
-    checkpoint = load.places.checkpoints / "sales"
+    checkpoint = load.paths.checkpoints / "sales"
     app = load.start(spark, trigger="100 milliseconds")
     old = load.expected()[0]
     until(
@@ -405,7 +405,7 @@ def test_tuples_that_wait_are_finished_while_new_ones_come(
     app = load.start(
         spark, trigger="50 milliseconds", memory="64MB", algorithm=algorithm, max_wait=1
     )
-    status = load.places.checkpoints / "sales"
+    status = load.paths.checkpoints / "sales"
     until(
         lambda: (s := read_status(status)) and s.batch and s.longest_wait > 0,
         what="tuples that waited",
@@ -437,7 +437,7 @@ def test_files_without_rows_keep_nobody_waiting(spark, sqlite_load, monkeypatch)
     app = load.start(
         spark, trigger="50 milliseconds", memory="64MB", algorithm="elevatorjoin", max_wait=1
     )
-    status = load.places.checkpoints / "sales"
+    status = load.paths.checkpoints / "sales"
 
     def empty_files():
         load.add_file(0)
@@ -540,7 +540,7 @@ def test_zipf_source(spark, tmp_path):
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     table = pa.table({"key": pa.array(range(1, 901)), "name": [f"n{i}" for i in range(1, 901)]})
     publish_snapshot(
-        table.to_batches(), table.schema, load.places.snapshots / "r" / "key", "r", ["key"]
+        table.to_batches(), table.schema, load.paths.snapshots / "r" / "key", "r", ["key"]
     )
     job = Job.load(
         {
@@ -569,7 +569,7 @@ def test_zipf_source(spark, tmp_path):
 
 
 def test_outbox_source(spark, load):
-    engine = connect(load.places.warehouse_url)
+    engine = connect(load.paths.warehouse_url)
     with engine.begin() as c:
         auto = (
             "INTEGER PRIMARY KEY AUTOINCREMENT"
@@ -586,7 +586,7 @@ def test_outbox_source(spark, load):
                     "format": "outbox",
                     "path": None,
                     "id": ("seq",),
-                    "options": {"table": "outbox", "id": "seq", "url": load.places.warehouse_url},
+                    "options": {"table": "outbox", "id": "seq", "url": load.paths.warehouse_url},
                 }
             )
         }
@@ -692,7 +692,7 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
     sqlite_load.check()
     written = [
         p
-        for p in (*sqlite_load.places.home.rglob("*"), *tmp_path.glob("warehouse.db*"))
+        for p in (*sqlite_load.paths.home.rglob("*"), *tmp_path.glob("warehouse.db*"))
         if p.is_file()
     ]
     assert [p for p in written if b"hush-hush" in p.read_bytes()] == []
@@ -721,7 +721,7 @@ def test_ledger_of_another_checkpoint_is_refused(spark, sqlite_load):
     sqlite_load.add_file(100)
     sqlite_load.run(spark)
     with pytest.raises(ConfigError, match="checkpoint"):
-        sqlite_load.run(spark, checkpoint=str(sqlite_load.places.home / "elsewhere"))
+        sqlite_load.run(spark, checkpoint=str(sqlite_load.paths.home / "elsewhere"))
 
 
 @pytest.mark.parametrize(
@@ -737,7 +737,7 @@ def test_settings_that_cannot_work_stop_before_spark(sqlite_load, values, parame
     with pytest.raises(ConfigError) as e:
         sqlite_load.run(None, **values)
     assert e.value.parameter == parameter
-    assert read_status(sqlite_load.places.checkpoints / "sales").state == "failed"
+    assert read_status(sqlite_load.paths.checkpoints / "sales").state == "failed"
 
 
 def test_missing_join_column_and_missing_snapshot_stop_before_spark(sqlite_load, tmp_path):
@@ -758,7 +758,7 @@ def test_join_dataframe(spark, sqlite_load, join_type):
     df = spark.createDataFrame(table)
     out = join_dataframe(
         df,
-        sqlite_load.places.snapshots / "part" / "code",
+        sqlite_load.paths.snapshots / "part" / "code",
         [("sku", "code")],
         columns=["part_sk", "name", "price"],
         memory="2MB",
@@ -860,7 +860,7 @@ def test_a_many_to_many_load_tells_its_rows_and_is_refused_above_the_limit(
     publish_snapshot(
         pa.Table.from_pylist(load.master, MASTER).to_batches(),
         MASTER,
-        load.places.snapshots / "part" / "code",
+        load.paths.snapshots / "part" / "code",
         "part",
         ["code"],
     )
@@ -918,14 +918,14 @@ print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - 
 @pytest.mark.slow
 def test_a_worker_that_is_ready_has_hardly_anything_left_to_import(sqlite_load):
     sqlite_load.add_file(1000)
-    places = [
-        next((sqlite_load.places.snapshots / "part" / "code").glob("v*")),
+    paths = [
+        next((sqlite_load.paths.snapshots / "part" / "code").glob("v*")),
         next(sqlite_load.stream_directory.iterdir()),
     ]
     modules = []
     for ready in ([], ["ready"]):
         run = subprocess.run(
-            [sys.executable, "-c", READY, *places, *ready], capture_output=True, text=True
+            [sys.executable, "-c", READY, *paths, *ready], capture_output=True, text=True
         )
         assert run.returncode == 0, run.stderr
         rows, count = map(int, run.stdout.split())

@@ -22,7 +22,7 @@ from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.advice import Advice
-from semistream.tuning.measure import MEASURED, Point, error, settled
+from semistream.tuning.measure import MEASURED, Point, error, is_steady
 from semistream.tuning.settings import TuneSettings
 from semistream.tuning.sweep import advised, better
 
@@ -57,8 +57,8 @@ def airflow(airflow_environment):
     return run
 
 
-def query(places: Paths, sql: str) -> list:
-    engine = create_engine(places.warehouse_url)
+def query(paths: Paths, sql: str) -> list:
+    engine = create_engine(paths.warehouse_url)
     try:
         with engine.connect() as connection:
             return list(connection.execute(text(sql)))
@@ -77,13 +77,13 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
             "fact_small", "fact_article"
         )
     )
-    places = Paths(
+    paths = Paths(
         home=Path(airflow_environment["SEMISTREAM_HOME"]),
         warehouse_url=airflow_environment["WAREHOUSE_URL"],
     )
     assert main(["provision", job]) == 0
     # by other tests on the same Airflow
-    loaded = query(places, "SELECT count(*) AS count FROM load_batches")
+    loaded = query(paths, "SELECT count(*) AS count FROM load_batches")
     airflow(
         "tuning_sweep",
         job=job,
@@ -93,7 +93,7 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
         calibrate=False,
         partitions=1,
     )
-    points = query(places, "SELECT * FROM tuning_runs ORDER BY point")
+    points = query(paths, "SELECT * FROM tuning_runs ORDER BY point")
     assert [p.state for p in points] == ["failed", *["measured"] * (len(points) - 1)]
     assert len(points) >= 2
     assert "'memory'" in points[0].error and points[0].rate is None
@@ -104,11 +104,11 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
     best = [p for p in points if p.recommended]
     still = [p for p in points[1:] if not p.error]
     assert [p.rate for p in best] == [max(p.rate for p in still)] if still else not best
-    check_report(places, points)
-    assert not list((places.home / "tuning").iterdir())
-    assert query(places, "SELECT count(*) AS count FROM load_batches") == loaded
+    check_report(paths, points)
+    assert not list((paths.home / "tuning").iterdir())
+    assert query(paths, "SELECT count(*) AS count FROM load_batches") == loaded
     airflow("semi_stream_load", job=job, app="swept", memory="600KB", algorithm="auto")
-    told = query(places, "SELECT DISTINCT algorithm, reason FROM load_batches WHERE app = 'swept'")
+    told = query(paths, "SELECT DISTINCT algorithm, reason FROM load_batches WHERE app = 'swept'")
     # what auto would choose was measured last
     own = [p for p in still if p.memory == 500_000 and p.point == points[-1].point]
     faster = bool(best) and (not own or best[0].rate > 1.1 * own[0].rate)
@@ -116,16 +116,16 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
     assert told[0].reason.startswith("recommended by the tuning sweep" if faster else "auto, by")
 
 
-def check_report(places: Paths, points: list) -> None:
+def check_report(paths: Paths, points: list) -> None:
     """Self-contained, with every point, the failed one's error, and plots."""
-    page = next((places.reports / "tuning").glob("*.html")).read_text()
+    page = next((paths.reports / "tuning").glob("*.html")).read_text()
     assert (
         not re.search(r"""(src|href)=["'](?!#)""", page)
         and "@import" not in page
         and "<script" not in page
     )
-    assert page.count("<svg") >= 3 + any(settled(p) for p in points)
-    assert ("Predicted beside measured" in page) == any(settled(p) for p in points)
+    assert page.count("<svg") >= 3 + any(is_steady(p) for p in points)
+    assert ("Predicted beside measured" in page) == any(is_steady(p) for p in points)
     assert "Service rate over memory" in page
     assert (
         f"{len(points)} points, 1 failed" in page
@@ -170,10 +170,10 @@ def test_auto_takes_from_a_sweep_only_what_is_better_than_its_own_choice(own, ra
 def test_no_error_is_told_of_a_rate_that_has_not_settled():
     point = Point(0, "ssbj", 1_000_000, 2, {}, state=MEASURED, rate=100.0, predicted_rate=29_654.0)
     assert error(point) == pytest.approx(295.54)
-    unsettled = replace(point, error="not settled: 80 to 100 tuples/s")
-    assert error(unsettled) != error(unsettled)  # nan
-    told = Advice("", [point, unsettled], {}, True)._row
-    assert "+29554%" in told(point) and not any("%" in cell for cell in told(unsettled))
+    unsteady = replace(point, error="not settled: 80 to 100 tuples/s")
+    assert error(unsteady) != error(unsteady)  # nan
+    told = Advice("", [point, unsteady], {}, True)._row
+    assert "+29554%" in told(point) and not any("%" in cell for cell in told(unsteady))
 
 
 def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
@@ -199,7 +199,7 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
         )
         == 0
     )
-    places = Paths(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
+    paths = Paths(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
     form = {
         "job": "tpch",
         "stream": str(tmp_path / "s.csv"),
@@ -211,16 +211,16 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
         "columns": None,
         "calibrate": True,
     }
-    sweep = steps.sweep("manual__1+00:00", places)
+    sweep = steps.sweep("manual__1+00:00", paths)
     points = sweep.begin(steps.from_form(TuneSettings, form))
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
-    begun = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())
+    begun = json.loads((paths.home / "tuning/manual__1-00-00/sweep.json").read_text())
     assert points[begun["auto"]["120000"]]["best"]  # what auto would take is measured too
     assert (
         "costs of a typical machine: this one's could not be measured, as 'calibrate' must "
         "have a master" in begun["about"]
     )
-    files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
+    files = list((paths.home / "tuning/manual__1-00-00/stream").iterdir())
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
     arguments, environment = sweep.app(points[0])
     home = Path(environment["SEMISTREAM_HOME"])
@@ -231,7 +231,7 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     recorded = [sweep.record(p) for p in points]  # no app has run
     assert {p["error"] for p in recorded} == {"the app did not come to its end"}
     assert not home.exists()
-    reports = places.reports / "tuning"
+    reports = paths.reports / "tuning"
     reports.mkdir(parents=True)
     for age in (2, 1):
         (reports / f"{age}.html").touch()

@@ -10,17 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from semistream.durations import duration_text
 from semistream.pipeline.load_page import _marks
-from semistream.pipeline.tiles import (
-    BARS,
-    HOURS,
-    Recent,
-    bars,
-    in_lag,
-    match_share,
-    rate_now,
-    tile_of,
-)
+from semistream.pipeline.tiles import BARS, HOURS, Recent, bars, match_share, rate_now, tile_of
 from semistream.positions import Kind
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse.commit_history import CommitCounts
@@ -94,10 +86,17 @@ def test_the_match_rate_is_of_the_newest_tuples_and_its_band_of_those_before():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(4, "4 s"), (119, "119 s"), (180, "3 min"), (9000, "2 h"), (2e5, "2 days")],
+    [
+        (4, "4 s"),
+        (119, "119 s"),
+        (180, "3 min"),
+        (9000, "2.5 h"),
+        (2e5, "2.3 days"),
+        (1e6, "12 days"),
+    ],
 )
-def test_a_lag_is_told_in_a_unit_that_suits_it(seconds, text):
-    assert in_lag(seconds) == text
+def test_a_duration_has_a_unit_that_suits_it(seconds, text):
+    assert duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(

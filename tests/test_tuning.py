@@ -19,6 +19,7 @@ from semistream.master.published import current_version
 from semistream.settings import JoinSettings
 from semistream.sizing import known_costs
 from semistream.sizing.role_plan import RolePlan
+from semistream.sizing.star_plan import choose_joins
 from semistream.streaming.progress import Progress
 
 AUTO = {"algorithm": "auto", "parameters": {}}
@@ -40,7 +41,7 @@ def test_auto_chooses_by_the_first_batch_and_says_why(spark, load):
     assert summary["reason"].startswith("auto, by 3,000 stream tuples")
     told = load.query("SELECT DISTINCT algorithm, reason FROM load_batches")
     assert told == [(summary["algorithm"], summary["reason"])]
-    plan = Progress.read(load.places.checkpoints / "sales", RolePlan).plan.joins[0]
+    plan = Progress.read(load.paths.checkpoints / "sales", RolePlan).plan.joins[0]
     assert plan.auto and plan.algorithm == summary["algorithm"]
     assert plan.parameters == summary["parameters"]
 
@@ -63,10 +64,10 @@ def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
 
 def test_auto_is_chosen_in_a_moment(spark, load):
     load.run(spark, **AUTO)
-    plan = Progress.read(load.places.checkpoints / "sales", RolePlan).plan.asked()
+    plan = Progress.read(load.paths.checkpoints / "sales", RolePlan).plan.initial()
     sample = pa.RecordBatch.from_pylist(load.stream, STREAM)
     started = time.thread_time()
-    assert plan.choose(sample, known_costs()).algorithm in REGISTRY
+    assert choose_joins(plan, sample, known_costs()).algorithm in REGISTRY
     assert time.thread_time() - started < 3
 
 
@@ -92,7 +93,7 @@ def test_the_memory_that_a_refusal_names_is_enough_for_the_app(spark, load):
 @pytest.mark.parametrize("partitions", [2, 3, 8])
 def test_the_memory_that_a_refusal_names_is_enough_in_all_partitions(load, algorithm, partitions):
     sample = load.sales(3000).combine_chunks().to_batches()[0]
-    snapshots = load.places.snapshots / "part" / "code"
+    snapshots = load.paths.snapshots / "part" / "code"
 
     def plan(memory):
         return RolePlan(
@@ -275,7 +276,7 @@ def test_tune_says_what_more_operators_would_bring(files, capsys):
 
 
 def test_tune_for_a_job(load, capsys, monkeypatch):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
+    monkeypatch.setenv("SEMISTREAM_HOME", str(load.paths.home))
     told = tune(
         capsys,
         load.yaml(),

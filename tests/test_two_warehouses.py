@@ -29,19 +29,19 @@ class Home:
         job.file.write_text(text.replace("path: ", f"path: {job.directory}/"))
         self.products = job.directory / "products.csv"
 
-    def places(self, name: str) -> Paths:
+    def paths(self, name: str) -> Paths:
         self.monkeypatch.setenv("WAREHOUSE_URL", f"sqlite:///{self.directory / name}.db")
         return Paths.from_environment()
 
     def provision(self, name: str) -> str:
-        self.places(name)
+        self.paths(name)
         code, out, err = self.run("provision", self.file)
         assert code == 0, err
         return out
 
     def load(self, name: str, spark=None):
         """Check what can be without Spark; then run it, where there is one."""
-        places = self.places(name)
+        paths = self.paths(name)
         settings = LoadSettings.load(
             {
                 "job": str(self.file),
@@ -51,14 +51,14 @@ class Home:
                 "partitions": 1,
             }
         )
-        directory = settings.directory(places)
+        directory = settings.directory(paths)
         with checkpoint_lock(directory), StatusFile(directory, name) as status:
-            load = App(settings, load_job(settings.job, places), places, status)
+            load = App(settings, load_job(settings.job, paths), paths, status)
             load.check()
             return None if spark is None else load.run(spark.sparkContext)
 
     def keys(self, name: str, table: str, key: str) -> set[tuple[str, int]]:
-        engine = connect(self.places(name).warehouse_url)
+        engine = connect(self.paths(name).warehouse_url)
         with engine.connect() as connection:
             return {
                 tuple(row)
@@ -104,7 +104,7 @@ def test_a_copy_of_a_warehouse_has_its_name_but_not_its_later_rows(home):
 
 def test_what_is_said_of_a_damaged_version_helps(home):
     home.provision("one")
-    root = home.places("one").snapshots / "product" / "sku"
+    root = home.paths("one").snapshots / "product" / "sku"
     for number, damage in enumerate(
         (
             lambda: flip(root / "v000001" / "manifest.json", 0.9),
@@ -129,4 +129,4 @@ def test_a_snapshot_without_a_warehouse(tmp_path):
         settings = load.settings()
         job = Job.load(load.job.model_dump(mode="json"))
         with StatusFile(tmp_path, "sales") as status:
-            App(settings, job, load.places, status).check()
+            App(settings, job, load.paths, status).check()

@@ -126,8 +126,8 @@ def test_many_master_rows_are_no_duplicates(warehouse_url, tmp_path):
 def test_tuples_without_an_id_are_no_copies_of_each_other(spark, tmp_path, run, monkeypatch):
     """For the check of a job, for the load and for the proof."""
     load = CsvLoad(tmp_path)
-    monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", load.places.warehouse_url)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(load.paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", load.paths.warehouse_url)
     nameless = [sale(i).partition(",")[2] for i in (1, 2, 30)]  # the last one has no key, too
     load.add("sales.csv", *map(sale, range(20)), *(f",{values}" for values in nameless))
     code, out, error = run("check", load.file)
@@ -135,10 +135,10 @@ def test_tuples_without_an_id_are_no_copies_of_each_other(spark, tmp_path, run, 
     load.run(spark)
     assert len(load.rows("fact_sales WHERE id IS NULL", "load_id", "load_row")) == 2
     result = quality.verify(
-        load.places.warehouse_url,
+        load.paths.warehouse_url,
         "sales",
-        reports_dir=load.places.reports,
-        snapshots=load.places.snapshots,
+        reports_dir=load.paths.reports,
+        snapshots=load.paths.snapshots,
     )
     assert result.success, str(result)
     said = "3 tuples of the source without an id (id): counted, and no missing one can be named."

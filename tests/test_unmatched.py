@@ -48,25 +48,25 @@ def reason_of(row: dict) -> str | None:
 
 
 @pytest.fixture
-def places(loader, tmp_path) -> Paths:
+def paths(loader, tmp_path) -> Paths:
     """A load whose batches are CSV files of their own, the first without a drain behind it."""
-    places = Paths(home=tmp_path / "home", warehouse_url=loader.url)
+    paths = Paths(home=tmp_path / "home", warehouse_url=loader.url)
     loader.load(range(2))
     loader.load(range(2, BATCHES))
     for batch in range(BATCHES):
         file = loader.directory / f"orders-{batch}.csv"
         arrow_csv.write_csv(pa.Table.from_pylist(orders(batch), STREAM), file)
         loader.read_from(batch, file, "csv")
-    sink_loads.publish(loader, places.snapshots)
-    checkpoint = places.checkpoints / "sales"
+    sink_loads.publish(loader, paths.snapshots)
+    checkpoint = paths.checkpoints / "sales"
     checkpoint.mkdir(parents=True)
     write_checked(checkpoint / "progress.json", {"batch": BATCHES - 1, "drain": 1})
     write_checked(checkpoint / "streams.json", {"streams": [encode_schema(STREAM)]})
-    return places
+    return paths
 
 
-def test_by_reason_role_and_key(loader, places):
-    listed = {(of.reason, of.role): of for of in list_unmatched("sales", places, limit=5)}
+def test_by_reason_role_and_key(loader, paths):
+    listed = {(of.reason, of.role): of for of in list_unmatched("sales", paths, limit=5)}
     assert set(listed) == {("no_match", "sales"), ("null_key", "sales")}
     for (reason, _), of in listed.items():
         wanted = Counter(row["sku"] for row in EVERY if reason_of(row) == reason)
@@ -84,14 +84,14 @@ def test_by_reason_role_and_key(loader, places):
 
 
 @ON_SQLITE
-def test_the_nearest_keys_and_one_that_has_come_since(loader, places, run, monkeypatch):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", places.warehouse_url)
+def test_the_nearest_keys_and_one_that_has_come_since(loader, paths, run, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", paths.warehouse_url)
     with loader.engine.begin() as connection:
         connection.execute(
             loader.dimension.insert(), [{"sku": sku, "name": "new"} for sku in ("x9", "X019 ")]
         )
-    sink_loads.publish(loader, places.snapshots)
+    sink_loads.publish(loader, paths.snapshots)
     code, out, _ = run("unmatched", "sales", "--reason", "no_match", "--limit", "20")
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  x")}
     assert code == 0 and "no_match in sales: 12 tuples of 12 keys" in out
@@ -104,14 +104,14 @@ def test_the_nearest_keys_and_one_that_has_come_since(loader, places, run, monke
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_all_of_them_as_a_file(loader, places, ending, tmp_path, monkeypatch):
-    monkeypatch.setattr(unmatched_file, "PLACED", 7)  # some at a time
+def test_all_of_them_as_a_file(loader, paths, ending, tmp_path, monkeypatch):
+    monkeypatch.setattr(unmatched_file, "SEARCHED", 7)  # some at a time
     monkeypatch.setattr(unmatched_file, "WRITTEN", 3)
     out = tmp_path / f"unmatched.{ending}"
     wanted = [row for row in EVERY if reason_of(row)]
-    assert export_unmatched("sales", places, out) == len(wanted)
+    assert export_unmatched("sales", paths, out) == len(wanted)
     table = pq.read_table(out) if ending == "parquet" else arrow_csv.read_csv(out)
-    assert table.column_names == [*unmatched_file.OWN, *STREAM.names, "text"]
+    assert table.column_names == [*unmatched_file.OUTPUT_COLUMNS, *STREAM.names, "text"]
     if ending == "parquet":
         assert table.select(STREAM.names).schema == STREAM
     found = table.to_pylist()
@@ -138,14 +138,14 @@ def loader_rows(loader) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path, ending):
+def test_unparsable_tuples_by_what_is_wrong(loader, paths, tmp_path, ending):
     file, kinds = str(tmp_path / "late.csv"), ("much", "ma'ny", "a lot")
     rejected = [
         Rejected(f"{i},p1,{word}", f"quantity: {word!r} is not INT", file, i + 2, f"{i}")
         for i, word in enumerate(kinds * 2)
     ]
     loader.commit(BATCHES, 0, [], [], [*rejected, Rejected("x", "fields: 1 in place of 4")])
-    (of,) = list_unmatched("sales", places, reason="unparsable")
+    (of,) = list_unmatched("sales", paths, reason="unparsable")
     assert (of.role, of.tuples, of.keys) == ("", 7, 2)
     assert [(key.key["why"], key.tuples) for key in of.top] == [
         ("quantity: … is not INT", 6),
@@ -153,7 +153,7 @@ def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path, ending):
     ]
     assert of.top[0].example.file == file and of.top[0].example.line in range(2, 8)
     out = tmp_path / f"unparsable.{ending}"
-    assert export_unmatched("sales", places, out, reason="unparsable") == 7
+    assert export_unmatched("sales", paths, out, reason="unparsable") == 7
     rows = (
         csv.DictReader(out.read_text().splitlines())
         if ending == "csv"
@@ -167,7 +167,7 @@ def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path, ending):
 
 
 @ON_SQLITE
-def test_a_place_that_is_not_known_is_left_out(loader, places, tmp_path):
+def test_a_place_that_is_not_known_is_left_out(loader, paths, tmp_path):
     """A file that was written since has other lines; where one of two is gone, either may have been
     the tuple's."""
     changed = loader.directory / "orders-2.csv"
@@ -175,7 +175,7 @@ def test_a_place_that_is_not_known_is_left_out(loader, places, tmp_path):
         connection.exec_driver_sql("UPDATE load_files SET size = 1, modified = 1 WHERE batch = 2")
         connection.exec_driver_sql("DELETE FROM load_files WHERE batch = 1")
     out = tmp_path / "unmatched.parquet"
-    export_unmatched("sales", places, out)
+    export_unmatched("sales", paths, out)
     for row in pq.read_table(out).to_pylist():
         assert (row["file"], row["line"]) == (
             (str(changed), None) if row["order_id"] >= 2 * PER_BATCH else (None, None)
@@ -196,19 +196,19 @@ def test_a_tuple_s_column_keeps_its_name():
 
 
 @ON_SQLITE
-def test_what_was_resolved_is_not_listed(loader, places, tmp_path):
+def test_what_was_resolved_is_not_listed(loader, paths, tmp_path):
     with loader.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE unmatched SET resolved_by = 1 WHERE reason = 'no_match'")
-    assert [of.reason for of in list_unmatched("sales", places)] == ["null_key"]
+    assert [of.reason for of in list_unmatched("sales", paths)] == ["null_key"]
     out = tmp_path / "open.csv"
-    assert not export_unmatched("sales", places, out, reason="no_match") and not out.exists()
-    assert export_unmatched("sales", places, out) == 12
+    assert not export_unmatched("sales", paths, out, reason="no_match") and not out.exists()
+    assert export_unmatched("sales", paths, out) == 12
 
 
 @ON_SQLITE
-def test_names_that_there_are_not(loader, places, run, monkeypatch, tmp_path):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
-    monkeypatch.setenv("WAREHOUSE_URL", places.warehouse_url)
+def test_names_that_there_are_not(loader, paths, run, monkeypatch, tmp_path):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(paths.home))
+    monkeypatch.setenv("WAREHOUSE_URL", paths.warehouse_url)
     (existing := tmp_path / "mended.csv").write_text("by hand\n")
     for arguments, words in (
         (["sale"], "Did you mean sales?"),
@@ -225,9 +225,9 @@ def test_names_that_there_are_not(loader, places, run, monkeypatch, tmp_path):
     assert existing.read_text() == "by hand\n"
     assert run("unmatched", "sales", "--out", existing, "--force")[0] == 0
     assert existing.read_text() != "by hand\n"
-    (places.checkpoints / "sales" / "streams.json").unlink()
+    (paths.checkpoints / "sales" / "streams.json").unlink()
     with pytest.raises(ConfigError, match="must be here"):
-        export_unmatched("sales", places, tmp_path / "all.csv")
+        export_unmatched("sales", paths, tmp_path / "all.csv")
     assert cli.main(["unmatched", "sales"]) == 0  # without files and lines
 
 
@@ -291,27 +291,27 @@ def test_bytes_come_back_as_they_were(spark, tmp_path, ending):
     load.run(spark)
     kept = load.rows("unmatched", "load_id", "load_row", "reason", "tuple")
     out = tmp_path / f"unmatched.{ending}"
-    assert export_unmatched("sales", load.places, out) == len(raw)
-    said = steps.replay("sales", load.places, out)
+    assert export_unmatched("sales", load.paths, out) == len(raw)
+    said = steps.replay("sales", load.paths, out)
     assert "another reason" not in said
     assert "4 have no match still" in said and "1 cannot be parsed still" in said
     assert load.rows("unmatched", "load_id", "load_row", "reason", "tuple") == kept
     (tmp_path / "products.csv").write_text(PRODUCTS + "new,a\n")
-    with open_warehouse(load.places.warehouse_url) as engine:
+    with open_warehouse(load.paths.warehouse_url) as engine:
         provision(load.job, engine)
-        publish(load.job, engine, load.places.snapshots)
+        publish(load.job, engine, load.paths.snapshots)
     if ending == "jsonl":
         text = out.read_text().replace("17814-", "9814-").replace('"sku": null', '"sku": "new"')
         line = 1 + next(n for n, row in enumerate(text.splitlines()) if "c3a4" in row)
         for wrong in ("0f0", "g0"):
             out.write_text(text.replace('"c3a4"', f'"{wrong}"'))
             with pytest.raises(ConfigError, match=f"two for each.*line {line}: raw: '{wrong}'"):
-                steps.replay("sales", load.places, out)
+                steps.replay("sales", load.paths, out)
         out.write_text(text)
     else:  # some of the rows, and the columns that these need
         some = pq.read_table(out, filters=[("reason", "=", "no_match")])
         pq.write_table(some.drop_columns(["text", "file", "line", "why"]), out)
-    steps.replay("sales", load.places, out)
+    steps.replay("sales", load.paths, out)
     facts = dict(load.query("SELECT id, raw FROM fact_sales"))
     wanted = dict(enumerate(raw)) if ending == "jsonl" else {0: raw[0], 2: raw[2], 4: raw[4]}
     assert facts == wanted
@@ -328,7 +328,7 @@ def test_what_is_mended_in_the_file_becomes_facts(spark, tmp_path, ending):
     load.add("a.csv", *wrong)
     load.run(spark)
     out = tmp_path / f"unmatched.{ending}"
-    count = export_unmatched("sales", load.places, out)
+    count = export_unmatched("sales", load.paths, out)
     assert count == sum(one != other for one, other in zip(right, wrong, strict=True))
     if ending == "parquet":
         table = pq.read_table(out)
@@ -341,8 +341,8 @@ def test_what_is_mended_in_the_file_becomes_facts(spark, tmp_path, ending):
     else:
         (text,) = mend([out.read_text()])
         out.write_text(text)
-    assert steps.replay("sales", load.places, out).startswith(f"sales: {count} unmatched tuples")
-    assert not list_unmatched("sales", load.places) and "checks hold" in load.verify()
+    assert steps.replay("sales", load.paths, out).startswith(f"sales: {count} unmatched tuples")
+    assert not list_unmatched("sales", load.paths) and "checks hold" in load.verify()
     facts = load.loaded()[0]
     (tmp_path / "right").mkdir()
     other = CsvLoad(tmp_path / "right")

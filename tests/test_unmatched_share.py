@@ -255,5 +255,5 @@ def test_a_run_that_goes_on_says_it_while_it_goes_on(spark, sqlite_load, caplog)
     add_written(sqlite_load, 1500)
     app = sqlite_load.start(spark, trigger="100 milliseconds", stop_after=60)
     until(lambda: SAID in caplog.text, watch=app.check, what="a warning")
-    request_stop(sqlite_load.places.checkpoints / "sales")
+    request_stop(sqlite_load.paths.checkpoints / "sales")
     assert SAID in app.join()["warnings"][0]

@@ -154,12 +154,12 @@ def test_a_verdict_says_that_the_last_load_has_failed(loader, tmp_path, monkeypa
     """What is loaded is complete, although the load that was to load more has failed."""
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
     loader.load(range(2))
-    places = Paths(home=tmp_path, warehouse_url=loader.url)
-    checkpoint = places.checkpoints / "sales"
+    paths = Paths(home=tmp_path, warehouse_url=loader.url)
+    checkpoint = paths.checkpoints / "sales"
     checkpoint.mkdir(parents=True)
 
     def verified() -> tuple[str, str, str]:
-        found = steps.verify("sales", places, since_last=False, sample=0)
+        found = steps.verify("sales", paths, since_last=False, sample=0)
         page = html.unescape(re.sub("<.*?>", "", Path(found["report"]).read_text()))
         return found["unfinished"], found["text"], page
 
@@ -175,7 +175,7 @@ def test_a_verdict_says_that_the_last_load_has_failed(loader, tmp_path, monkeypa
     assert f"{how}. {goes_on} Report: " in text
     assert "sales is complete as far as it was loaded: of " in page
     assert f"Not all is loaded: {how}." in page
-    again = steps.verify("sales", places, since_last=True, sample=0)
+    again = steps.verify("sales", paths, since_last=True, sample=0)
     assert again["unfinished"] == how and f"{how}. {goes_on}" in again["text"]
 
     StatusFile(checkpoint, "sales").update(state="running")

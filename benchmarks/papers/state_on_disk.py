@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from scipy.optimize import nnls
 
+from benchmarks.papers import xjoin_model
 from benchmarks.papers.common import error
 from benchmarks.papers.model import Claim, Experiment, Number, Plot, Row, Runner, Study, having
+from benchmarks.papers.xjoin_model import StateCosts, StreamWorkload
 from benchmarks.verdicts import half_width
-from semistream.cost_models import xjoin
-from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.errors import SemistreamError
 from semistream.paths import Paths
 from semistream.stream_joins import LEFT, RIGHT, open_stream_join
@@ -62,7 +62,7 @@ class Timed:
     def due(self) -> list[float]:
         """How often each cost is incurred, in the order of `StateCosts`."""
         moved = self.statistics.relocated
-        model = xjoin.predict(self.work, self.memory, NONE)
+        model = xjoin_model.predict(self.work, self.memory, NONE)
         return [
             self.work.tuples,
             self.work.results,
@@ -145,7 +145,7 @@ class StateRunner(Runner):
         )
         slowdowns = (seconds / enough).tolist()
         last = runs[-1]
-        model = xjoin.predict(last.work, last.memory, self.costs)
+        model = xjoin_model.predict(last.work, last.memory, self.costs)
         return {
             "memory": last.memory,
             "answer": str(last.statistics.output_rows),

@@ -1,4 +1,4 @@
-"""Times as people write them: 90 s, 1.5 hours, 2 days."""
+"""Durations as people write them, such as 90 s, 1.5 hours or 2 days, and for people."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def seconds_of(text: str) -> float | None:
         return None
     number, unit, short = found.groups()
     return float(number) * UNITS[(unit or SHORT[short.lower()]).lower()]
+
+
+def duration_text(seconds: float) -> str:
+    """Format a duration for people, in a suitable unit: 90 s, 3 min, 2.5 h, 12 days."""
+    sizes = (("days", 86_400), ("h", 3600), ("min", 60))
+    unit, size = next((of for of in sizes if seconds >= 2 * of[1]), ("s", 1))
+    number = seconds / size
+    return f"{round(number, 1 if number < 10 else None):,g} {unit}"

@@ -47,11 +47,11 @@ class MissingExtra(SemistreamError):
 
 
 class RefusedSetting(ConfigError):
-    """A setting that another process has refused. said: that process's error message, for
+    """A setting that another process has refused. message: that process's error message, for
     people."""
 
-    def __init__(self, said: str):
-        SemistreamError.__init__(self, said)
+    def __init__(self, message: str):
+        SemistreamError.__init__(self, message)
 
 
 def check_name(parameter: str, constraint: str, name: str, names: Collection[str]) -> None:

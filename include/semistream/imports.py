@@ -38,7 +38,7 @@ def _installed(name: str) -> bool:
 def without(*packages: str) -> Iterator[None]:
     """Let imports of these packages fail inside the block, in this thread, as if they were not
     installed. Packages that have already been imported stay imported."""
-    with _asked_first(_Missing(packages)):
+    with _with_finder(_Missing(packages)):
         yield
 
 
@@ -47,12 +47,12 @@ def put_off(*modules: str) -> Iterator[None]:
     """Let imports of these modules inside the block, in this thread, give modules that are only
     loaded when something of them is used. Modules that have already been imported are as they
     were."""
-    with _asked_first(_Late(modules)):
+    with _with_finder(_Late(modules)):
         yield
 
 
 @contextmanager
-def _asked_first(finder: Any) -> Iterator[None]:
+def _with_finder(finder: Any) -> Iterator[None]:
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -192,7 +192,7 @@ def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], lo
             pipe.send(not failed)
 
 
-def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
+def load(jobs: Sequence[str], screen: Console, paths: Paths) -> int:
     """Run the DAGs for each job. Return the exit code. SIGINT and SIGTERM stop all processes that
     this function has started."""
     from sqlalchemy import make_url
@@ -201,12 +201,12 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     from semistream.pipeline import summary
 
     began, started = time.time(), time.monotonic()
-    log = places.home / "logs" / "load.log"
+    log = paths.home / "logs" / "load.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    settings = environment(places.home, "load.db")
+    settings = environment(paths.home, "load.db")
     airflow = AirflowCommands(settings, log)
     try:
         with _step(screen, "Airflow", lambda: "importing") as step:
@@ -214,9 +214,9 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
         with _step(screen, "Airflow metadata", lambda: "") as step:
             step.succeeded = airflow.run("db", "migrate")
         for job in jobs:
-            two = isinstance(workloads.load_any_job(job, places), StreamStreamJob)
+            two = isinstance(workloads.load_any_job(job, paths), StreamStreamJob)
             for dag in STREAM_STREAM_DAGS if two else SEMI_STREAM_DAGS:
-                if not _run_dag(airflow, dag, job, screen, places, log):
+                if not _run_dag(airflow, dag, job, screen, paths, log):
                     return 1
     except Interrupted:
         screen.print(
@@ -226,7 +226,7 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
         with _step(screen, "Airflow's tasks", lambda: "stopping"):
             airflow.end()
         for job in jobs:
-            _drain(places.checkpoints / _app(job), began, screen)
+            _drain(paths.checkpoints / _app(job), began, screen)
         screen.print(
             "Stopped. What is loaded is committed, and running it again goes on from there."
         )
@@ -234,10 +234,10 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     finally:
         airflow.end()
     for job in jobs:
-        screen.print(summary.summary_table(summary.final_summary(_app(job), places)))
+        screen.print(summary.summary_table(summary.final_summary(_app(job), paths)))
     screen.print(
         f"Done in {time.monotonic() - started:.0f} s. Warehouse: "
-        f"{make_url(places.warehouse_url).render_as_string()}"
+        f"{make_url(paths.warehouse_url).render_as_string()}"
     )
     screen.print(f"Log: {log}")
     return 0
@@ -262,13 +262,13 @@ def _drain(checkpoint: Path, began: float, screen: Console) -> None:
 
 
 def _run_dag(
-    airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Paths, log: Path
+    airflow: AirflowCommands, dag: str, job: str, screen: Console, paths: Paths, log: Path
 ) -> bool:
     begin = log.stat().st_size
 
     def doing() -> str:
         *_, task = "starting", *re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
-        driver = places.checkpoints / _app(job)
+        driver = paths.checkpoints / _app(job)
         return f"{task}: {drivers.progress(driver)}" if task == "load" else task
 
     with _step(screen, f"{_app(job)}: {dag}", doing) as step:
@@ -354,9 +354,9 @@ def _text_from(path: Path, begin: int) -> str:
         return f.read().decode(errors="replace")
 
 
-def up(screen: Console, places: Paths) -> int:
+def up(screen: Console, paths: Paths) -> int:
     """Start Airflow with its UI in the background, and wait until it is healthy."""
-    settings = environment(places.home)
+    settings = environment(paths.home)
     url, home = settings["AIRFLOW__API__BASE_URL"], Path(settings["AIRFLOW_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     if session := _running(home):
@@ -400,10 +400,10 @@ def up(screen: Console, places: Paths) -> int:
     return 0
 
 
-def down(screen: Console, places: Paths) -> int:
+def down(screen: Console, paths: Paths) -> int:
     """Stop the processes that ``up`` started. Spark drivers, which have separate sessions, keep
     running."""
-    home = places.home / "airflow"
+    home = paths.home / "airflow"
     if session := _running(home):
         _stop(home, session)
     screen.print("Airflow has stopped." if session else "Airflow does not run.")
@@ -524,13 +524,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("down", help="stop it")
     arguments = parser.parse_args(argv)
     screen = Console(soft_wrap=True)
-    places = Paths.from_environment()
-    os.environ["SEMISTREAM_HOME"] = str(places.home)
-    _keep_private(places.home)
+    paths = Paths.from_environment()
+    os.environ["SEMISTREAM_HOME"] = str(paths.home)
+    _keep_private(paths.home)
     run: dict[str, Callable[[], int]] = {
-        "load": lambda: load(arguments.job, screen, places),
-        "up": lambda: up(screen, places),
-        "down": lambda: down(screen, places),
+        "load": lambda: load(arguments.job, screen, paths),
+        "up": lambda: up(screen, paths),
+        "down": lambda: down(screen, paths),
     }
     try:
         return run[arguments.command]()

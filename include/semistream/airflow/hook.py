@@ -36,7 +36,7 @@ class SemistreamHook(BaseHook):
         return Paths.from_environment()
 
     @property
-    def places(self) -> Paths:
+    def paths(self) -> Paths:
         """The paths and the warehouse's URL, for a process of Airflow that several loads share: its
         environment stays as it is."""
         return Paths.from_environment(os.environ | self.environment())
@@ -59,7 +59,7 @@ class SemistreamHook(BaseHook):
         from semistream.warehouse import connect
 
         try:
-            engine = connect(self.places.warehouse_url)
+            engine = connect(self.paths.warehouse_url)
             try:
                 engine.connect().close()
             finally:
@@ -96,8 +96,10 @@ class SemistreamHook(BaseHook):
             if connection.password:
                 url = url.set(password=connection.password)
         elif not os.environ.get("WAREHOUSE_URL") and (other := _connection_if_any("warehouse")):
+            from semistream.warehouse.dialects import scheme_of
+
             url = URL.create(
-                {"mysql": "mysql+pymysql"}.get(other.conn_type, other.conn_type),
+                scheme_of(other.conn_type),
                 other.login,
                 other.password,
                 other.host,

@@ -18,7 +18,7 @@ from airflow.sdk.module_loading import import_string
 from semistream.airflow.deadlines import TimeOfDay
 from semistream.airflow.hook import SemistreamHook
 from semistream.airflow.links import airflow_url
-from semistream.airflow.operators import places
+from semistream.airflow.operators import paths
 from semistream.errors import ConfigError
 from semistream.job import AnyJob
 from semistream.pipeline import message
@@ -28,7 +28,7 @@ from semistream.workloads import load_any_job
 log = logging.getLogger(__name__)
 
 
-def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[str, Any]) -> None:
+def send(notice: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[str, Any]) -> None:
     """Send a message through each notifier. Templates of a notifier find the message under the name
     ``semistream``, with subject, text and html. If a notifier fails, the others are still notified,
     and then its error is raised."""
@@ -36,7 +36,7 @@ def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[st
     for notifier in notifiers:
         try:
             arguments = {name: value for name, value in notifier.items() if name != "class"}
-            import_string(notifier["class"])(**arguments)({**context, "semistream": said})
+            import_string(notifier["class"])(**arguments)({**context, "semistream": notice})
         except Exception as e:
             log.exception("%s has not notified", notifier["class"])
             errors.append(e)
@@ -46,7 +46,7 @@ def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[st
 
 @dataclass(frozen=True)
 class Addressees:
-    """Those whom a job notifies. The methods are callbacks of its tasks."""
+    """The people whom a job notifies. The methods are callbacks of the job's tasks."""
 
     job: str
     owner: str
@@ -96,7 +96,7 @@ def notify_of_warning(context: dict[str, Any]) -> None:
 def _of_load(context: Mapping[str, Any]) -> Iterator[Addressees]:
     """Yield the addressees of the job, in the directory of jobs, that is loaded under the name of
     the task's app."""
-    app, here = getattr(context["task"], "app", ""), places()
+    app, here = getattr(context["task"], "app", ""), paths()
     for file in sorted(here.jobs.glob("*.yaml")):
         with suppress(ConfigError):  # the import error of its own DAG says it
             job = load_any_job(file, here)
@@ -149,6 +149,6 @@ def _notify_of_deadline(
     run = context["dag_run"]
     base = airflow_url()
     link = f"{base}/dags/{run['dag_id']}/runs/{run['dag_run_id']}" if base else ""
-    until = proven(app, SemistreamHook().places)
+    until = proven(app, SemistreamHook().paths)
     said = message.missed_deadline(job, owner, deadline, run["dag_run_id"], until, link)
     send(said, notifiers, context)

@@ -66,7 +66,7 @@ def form(
     }
 
 
-def places(semistream_conn_id: str = DEFAULT) -> Paths:
+def paths(semistream_conn_id: str = DEFAULT) -> Paths:
     """Return the paths and URLs that the connection and the environment give."""
     return SemistreamHook(semistream_conn_id).get_conn()
 
@@ -131,9 +131,9 @@ class SemistreamOperator(BaseOperator):
         self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
         self.semistream_conn_id = semistream_conn_id
 
-    def places(self) -> Paths:
+    def paths(self) -> Paths:
         """Return the paths and URLs that the operator's connection and the environment give."""
-        return places(self.semistream_conn_id)
+        return paths(self.semistream_conn_id)
 
 
 class SparkAppOperator(SemistreamOperator):
@@ -239,7 +239,7 @@ class ProvisionOperator(SparkAppOperator):
         from semistream.pipeline import provision_steps
 
         done = provision_steps.provision_changed(
-            self.job, self.dimension, self.memory, self.places(), partial(super().execute, context)
+            self.job, self.dimension, self.memory, self.paths(), partial(super().execute, context)
         )
         announce(context, self.outlets, f"dim_{self.dimension}", done)
         return done
@@ -289,7 +289,7 @@ class LoadOperator(SparkAppOperator):
     def execute(self, context: Any) -> Any:
         self.use_connections()
         settings = self.settings(context)
-        self.checkpoint = checkpoint = settings.directory(self.places())
+        self.checkpoint = checkpoint = settings.directory(self.paths())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         with drivers.launching(checkpoint):
@@ -327,7 +327,7 @@ class LoadOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         return isinstance(settings, LoadSettings) and steps.load_without_spark(
-            settings, self.places()
+            settings, self.paths()
         )
 
     def reattach(self, checkpoint: Path, owner: str, skip: bool) -> None:
@@ -363,7 +363,7 @@ class LoadOperator(SparkAppOperator):
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if refused := drivers.refusal(checkpoint, event["why"]):
                 raise AirflowFailException(refused)
-            if not steps.warehouse_answers(self.places()):
+            if not steps.warehouse_answers(self.paths()):
                 raise WarehouseAway(f"The warehouse is away. {self.job} {event['why']}")
             raise AirflowException(
                 f"The driver of {self.job} {event['why']}. A retry goes on from "
@@ -398,7 +398,7 @@ class StreamStreamLoadOperator(LoadOperator):
         checkpoint = Path(event["checkpoint"])
         context["outlet_events"][PROPAGATED].extra = {
             "job": self.job,
-            **steps.propagated(checkpoint.name, self.places(), checkpoint),
+            **steps.propagated(checkpoint.name, self.paths(), checkpoint),
         }
         return summary
 
@@ -439,7 +439,7 @@ class VerifyOperator(SemistreamOperator):
         from semistream import quality
         from semistream.pipeline import steps
 
-        here = self.places()
+        here = self.paths()
         try:
             self.result = result = steps.verify(
                 self.app, here, since_last=self.since_last, sample=self.sample, job=self.job
@@ -454,9 +454,9 @@ class VerifyOperator(SemistreamOperator):
         return result
 
 
-def page_of(report: str | Path | None, places: Paths) -> str:
+def page_of(report: str | Path | None, paths: Paths) -> str:
     """Return a report's path relative to the directory of reports; "" for None."""
-    return str(Path(report).relative_to(places.reports)) if report else ""
+    return str(Path(report).relative_to(paths.reports)) if report else ""
 
 
 class SweepPointOperator(SparkAppOperator):
@@ -472,7 +472,7 @@ class SweepPointOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = steps.sweep(context["run_id"], self.places()).app(self.point)
+        self.application_args, own = steps.sweep(context["run_id"], self.paths()).app(self.point)
         self.env_vars |= own
         self.submit()
 

@@ -41,8 +41,9 @@ from starlette.middleware.base import RequestResponseEndpoint
 
 from semistream.airflow.files_trigger import FILES
 from semistream.airflow.links import airflow_url
-from semistream.airflow.operators import places
+from semistream.airflow.operators import paths
 from semistream.counted import counted
+from semistream.durations import duration_text
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
@@ -51,7 +52,7 @@ from semistream.pipeline.dismissed import dismiss
 from semistream.pipeline.drivers import Launch
 from semistream.pipeline.load_page import commit_name, load_page, series
 from semistream.pipeline.overview import Overview
-from semistream.pipeline.tiles import Tile, in_lag
+from semistream.pipeline.tiles import Tile
 from semistream.positions import Position
 from semistream.streaming.status import read_status, request_stop
 
@@ -65,7 +66,7 @@ KEYS = 20  # keys that are shown for each reason and role
 EDIT, TRIGGER = (("PUT", DagAccessEntity.RUN), ("POST", DagAccessEntity.RUN))
 CLEAR = ("PUT", DagAccessEntity.TASK_INSTANCE)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-OWN = (
+CONTENT_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
 )
@@ -82,7 +83,7 @@ app.mount("/static", StaticFiles(directory=here / "static"))
 overview = Overview()
 templates.filters |= {
     "in_seconds": in_seconds,
-    "in_lag": in_lag,
+    "duration": duration_text,
     "commit_name": commit_name,
     "counted": counted,
 }
@@ -108,9 +109,9 @@ def dag_of(launch: Launch | None) -> str:
 
 
 def _dag_of_app(app: str) -> str:
-    """Return the DAG whose permissions a load has that is given by its name."""
+    """Return the DAG whose permissions apply to an app's load; see ``dag_of``."""
     try:
-        return dag_of(drivers.last_launch(places().checkpoints / app))
+        return dag_of(drivers.last_launch(paths().checkpoints / app))
     except OSError:  # no load can have that name
         return LOAD
 
@@ -155,14 +156,15 @@ def read_report(path: str, request: Request, user: GetUserDep) -> None:
     """Refuse a user who may not read the DAG of the load that a report is of."""
     from semistream.quality.checkpoint import suite_of  # the page itself reads no data
 
-    reports = places().reports.resolve()
+    reports = paths().reports.resolve()
     file = _report_file(path, reports)
     app = suite_of(file.relative_to(reports)) if file else ""
     requires_access_dag("GET", param_dag_id=_dag_of_app(app) if app else LOAD)(request, user)
 
 
 def read_all(request: Request, user: GetUserDep) -> None:
-    """Refuse a user who may not read ``semi_stream_load``: what is of no load is that DAG's."""
+    """Refuse a user who may not read the DAG ``semi_stream_load``, whose permissions apply to
+    everything that belongs to no particular load."""
     requires_access_dag("GET", param_dag_id=LOAD)(request, user)
 
 
@@ -177,7 +179,7 @@ async def restrict(request: Request, answer: RequestResponseEndpoint) -> Respons
     """Restrict what a browser may do with a response: run only the page's own scripts, and show it
     only in Airflow's frames."""
     response = await answer(request)
-    response.headers.setdefault("Content-Security-Policy", OWN)
+    response.headers.setdefault("Content-Security-Policy", CONTENT_POLICY)
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "SAMEORIGIN"
     return response
@@ -239,20 +241,20 @@ def show_details(name: str, request: Request, before: str = "") -> str:
 @app.get("/loads/{name}/series", dependencies=[Depends(read_load)])
 def show_series(name: str, before: str = "") -> JSONResponse:
     """Return the numbers of a load's charts."""
-    return JSONResponse(_found(lambda: series(name, places(), _position(before))))
+    return JSONResponse(_found(lambda: series(name, paths(), _position(before))))
 
 
 @app.get("/dimensions/{name}", dependencies=[Depends(read_all)], response_class=HTMLResponse)
 def show_dimension(name: str, request: Request) -> str:
     """Return the page of a dimension."""
     return _render(
-        "dimension_page.html", request, page=_found(lambda: dimension_page(name, places()))
+        "dimension_page.html", request, page=_found(lambda: dimension_page(name, paths()))
     )
 
 
 @app.post("/apps/{name}/stop", dependencies=[Depends(edit_load), Depends(same_origin)])
 def stop(name: str, request: Request) -> RedirectResponse:
-    checkpoints = places().checkpoints
+    checkpoints = paths().checkpoints
     if name not in drivers.app_names(checkpoints):
         raise HTTPException(404, f"There is no app {name!r}")
     request_stop(checkpoints / name)
@@ -265,7 +267,7 @@ def dismiss_app(
 ) -> RedirectResponse:
     """Dismiss a load that has ended. again: whether to show it again instead."""
     tile = _tile(name, may)["tile"]
-    dismiss(places().checkpoints, name, None if again else tile.at)
+    dismiss(paths().checkpoints, name, None if again else tile.at)
     return RedirectResponse(_root(request) + "/", status_code=303)
 
 
@@ -284,7 +286,7 @@ def replay(name: str, request: Request, user: GetUserDep) -> dict[str, str]:
 @app.get("/spark/{name}", dependencies=[Depends(read_load)])
 def show_spark(name: str) -> RedirectResponse:
     """Redirect to the UI of an app's driver."""
-    checkpoint = places().checkpoints / name
+    checkpoint = paths().checkpoints / name
     status = read_status(checkpoint) if name in drivers.app_names(checkpoint.parent) else None
     if status is None or not status.spark_ui or not drivers.is_alive(checkpoint):
         raise HTTPException(404, f"No driver of {name!r} runs that has a UI")
@@ -298,7 +300,7 @@ def show_unmatched(name: str, request: Request, may: Allows) -> str:
     # imported only here: it reads files and master data, which the page itself does not
     from semistream.pipeline.unmatched import list_unmatched
 
-    listed = _found(lambda: list_unmatched(name, places(), limit=KEYS))
+    listed = _found(lambda: list_unmatched(name, paths(), limit=KEYS))
     may_replay = may(_dag_of_app(name), *TRIGGER)
     return _render(
         "unmatched.html", request, name=name, listed=listed, replay=REPLAY, may_replay=may_replay
@@ -315,7 +317,7 @@ def show_report(path: str, request: Request) -> str:
 @app.get("/reports/{path:path}", dependencies=[Depends(read_report)])
 def report(path: str) -> FileResponse:
     """Return a file of the Data Docs."""
-    if (file := _report_file(path, places().reports.resolve())) is None:
+    if (file := _report_file(path, paths().reports.resolve())) is None:
         raise HTTPException(404, "There is no such report")
     return FileResponse(file, headers={"Content-Security-Policy": REPORT})
 
@@ -332,7 +334,7 @@ def _report_file(path: str, reports: Path) -> Path | None:
 def _overview(may: Callable[..., bool], dismissed: bool, *, fresh: bool = True) -> dict[str, Any]:
     """Return what the overview shows to a user. may: see ``allows``."""
     shown = overview.show(
-        places(), dismissed=dismissed, fresh=fresh, may_see=lambda tile: may(dag_of(tile.launch))
+        paths(), dismissed=dismissed, fresh=fresh, may_see=lambda tile: may(dag_of(tile.launch))
     )
     own = {dag_of(tile.launch) for tile in shown.tiles}
     next_runs, may_read_all = _next_runs(own), may(LOAD)
@@ -367,7 +369,7 @@ def _buttons(may: Callable[..., bool]) -> dict[str, Callable[[Tile], bool]]:
 
 
 def _tile(name: str, may: Callable[..., bool], *, fresh: bool = True) -> dict[str, Any]:
-    shown = overview.show(places(), dismissed=True, fresh=fresh)
+    shown = overview.show(paths(), dismissed=True, fresh=fresh)
     if (tile := shown.tile(name)) is None:
         raise HTTPException(404, shown.error or f"There is no load {name!r}")
     next_runs = _next_runs([dag_of(tile.launch)])
@@ -377,7 +379,7 @@ def _tile(name: str, may: Callable[..., bool], *, fresh: bool = True) -> dict[st
 def _details(name: str, before: str) -> dict[str, Any]:
     """Return the details of a load, or the reason why there are none."""
     try:
-        return {"page": load_page(name, places(), _position(before)), "away": ""}
+        return {"page": load_page(name, paths(), _position(before)), "away": ""}
     except ConfigError as e:
         return {"page": None, "away": str(e)}
     except (SQLAlchemyError, OSError, SemistreamError) as e:
@@ -385,10 +387,10 @@ def _details(name: str, before: str) -> dict[str, Any]:
         return {"page": None, "away": f"The warehouse does not answer: {why}"}
 
 
-def _found(look: Callable[[], T]) -> T:
-    """Return the result of ``look``. A ConfigError is answered with the HTTP status "not found"."""
+def _found(read: Callable[[], T]) -> T:
+    """Return the result of ``read``. A ConfigError is answered with the HTTP status "not found"."""
     try:
-        return look()
+        return read()
     except ConfigError as e:
         raise HTTPException(404, str(e)) from None
 
@@ -437,8 +439,8 @@ def _server_stops() -> bool:
 
 
 def _next_runs(dags: Collection[str]) -> dict[str, NextRun]:
-    """Return, by DAG, the next run of these DAGs and of all that arriving files start, if Airflow
-    knows it."""
+    """Return the next run by DAG, for these DAGs and for all DAGs that arriving files start. A DAG
+    whose next run Airflow does not know is left out."""
     reference = DagScheduleAssetReference
     try:
         with create_session() as session:

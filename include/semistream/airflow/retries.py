@@ -1,4 +1,4 @@
-"""Which failures of a task are retried, and how often."""
+"""The rules for retrying a task: after which failures, and how often."""
 
 from __future__ import annotations
 

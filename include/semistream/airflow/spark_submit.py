@@ -26,7 +26,7 @@ IGNORED = ("keytab", "principal")  # fields that only Airflow's Spark provider r
 
 
 class Target(NamedTuple):
-    """Where an app is submitted. master: the Spark master; "" leaves the choice to
+    """The target to which an app is submitted. master: the Spark master; "" leaves the choice to
     spark-defaults.conf, or else to the app, which then runs on this machine; options: further
     options of spark-submit; binary: the executable's name."""
 

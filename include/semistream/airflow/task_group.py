@@ -18,7 +18,7 @@ from semistream.airflow.operators import (
     ProvisionOperator,
     StreamStreamLoadOperator,
     VerifyOperator,
-    places,
+    paths,
 )
 from semistream.airflow.retries import RETRIES
 from semistream.job import AnyJob, Job
@@ -91,7 +91,7 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
         @task
         def prepare() -> None:
             """Make the missing data files of a shipped job."""
-            workloads.prepare_target(file, places(connection))
+            workloads.prepare_target(file, paths(connection))
 
         prepare() >> StreamStreamLoadOperator(outlets=[PROPAGATED], **common) >> verify
         return
@@ -101,8 +101,8 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
         """Return the dimensions that must be provisioned: those whose source has changed."""
         from semistream.pipeline import provision_steps
 
-        workloads.prepare_target(file, places(connection))
-        return provision_steps.changed_dimensions(file, places(connection))
+        workloads.prepare_target(file, paths(connection))
+        return provision_steps.changed_dimensions(file, paths(connection))
 
     names = changed()
     provision = ProvisionOperator.partial(

@@ -75,31 +75,31 @@ def _run(command: Command, arguments: Namespace) -> int:
     except (Exception, KeyboardInterrupt) as e:
         # an interrupt may be inside code that wraps every error, as NumPy's import does
         if interrupts.came or isinstance(e, KeyboardInterrupt):
-            code, said = 130, interrupts.MESSAGE if command.files_only else interrupts.KEPT
+            code, message = 130, interrupts.MESSAGE if command.files_only else interrupts.KEPT
         elif isinstance(e, ConfigError):
-            code, said = 2, f"Wrong setting: {e}"
+            code, message = 2, f"Wrong setting: {e}"
         elif isinstance(e, MissingExtra):
-            code, said = 2, str(e)
+            code, message = 2, str(e)
         elif isinstance(e, ImportError):
             if (missing := missing_extra(e)) is None:
                 raise
-            code, said = 2, str(missing)
+            code, message = 2, str(missing)
         elif isinstance(e, SemistreamError):
-            code, said = 1, f"Failed: {e}"
+            code, message = 1, f"Failed: {e}"
         elif isinstance(e, OSError):
-            code, said = 1, f"Failed: {e}.{_remedy(str(e), e.filename, arguments)}"
+            code, message = 1, f"Failed: {e}.{_remedy(str(e), e.filename, arguments)}"
         else:
             from sqlalchemy import make_url  # takes a while to import
             from sqlalchemy.exc import DBAPIError
 
             if not isinstance(e, DBAPIError):
                 raise
-            url = make_url(arguments.places.warehouse_url)
+            url = make_url(arguments.paths.warehouse_url)
             remedy = _remedy(str(e.orig), url.database, arguments)
-            code, said = 1, f"Failed: {e.orig} (warehouse: {url.render_as_string()}).{remedy}"
+            code, message = 1, f"Failed: {e.orig} (warehouse: {url.render_as_string()}).{remedy}"
     from rich.console import Console
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(said, style="red", markup=False)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message, style="red", markup=False)
     return code
 
 
@@ -113,11 +113,11 @@ REMEDIES = (
 )
 
 
-def _remedy(said: str, place: str | bytes | int | None, arguments: Namespace) -> str:
+def _remedy(message: str, place: str | bytes | int | None, arguments: Namespace) -> str:
     """Return what helps where a place cannot be written; "" for other errors. place: its path, if
     it is known. Only a place in SEMISTREAM_HOME moves with it."""
-    places, path = getattr(arguments, "places", None), os.path.realpath(str(place))
-    inside = places is not None and path.startswith(os.path.join(os.path.realpath(places.home), ""))
+    paths, path = getattr(arguments, "paths", None), os.path.realpath(str(place))
+    inside = paths is not None and path.startswith(os.path.join(os.path.realpath(paths.home), ""))
     other = "set SEMISTREAM_HOME to another directory" if inside else "name another place"
-    found = next((remedy for words, remedy in REMEDIES if any(w in said for w in words)), "")
+    found = next((remedy for words, remedy in REMEDIES if any(w in message for w in words)), "")
     return found.format(other=other)

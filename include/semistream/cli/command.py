@@ -22,7 +22,7 @@ class Command(NamedTuple):
     as `arguments.settings`; positional: the settings that are given without a flag, each with its
     name in the help; progress, json: whether the command has these flags; files_only: whether the
     command uses no environment variable, others get the installation's paths as
-    `arguments.places`; without_pandas: whether the command never needs pandas; extras: the extras
+    `arguments.paths`; without_pandas: whether the command never needs pandas; extras: the extras
     of the package that must be installed.
     """
 

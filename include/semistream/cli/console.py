@@ -108,11 +108,11 @@ def seconds(summary: Any) -> tuple[str, str]:
 
 
 @contextmanager
-def progress(shown: bool) -> Iterator[Progress]:
+def progress(enabled: bool) -> Iterator[Progress]:
     """Show the progress of the work inside the block. From its start, an interrupt raises
     KeyboardInterrupt, because there may be incomplete output to remove."""
     interrupts.raise_from_now_on()
-    if not shown:
+    if not enabled:
         yield interrupts.interruptible(silent)
         return
     from rich.console import Console

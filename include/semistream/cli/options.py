@@ -67,13 +67,13 @@ def _settings_of(command: Command) -> type[Settings]:
 
 def prepare(command: Command, arguments: argparse.Namespace) -> None:
     """Add to the arguments what the command runs with: ``settings``, if it has such, and
-    ``places``, those of the environment, unless it uses none. Raises ConfigError for wrong ones."""
+    ``paths``, those of the environment, unless it uses none. Raises ConfigError for wrong ones."""
     if command.settings:
         arguments.settings = _read_settings(command, arguments)
     if not command.files_only:
         from semistream.paths import Paths
 
-        arguments.places = Paths.from_environment()
+        arguments.paths = Paths.from_environment()
 
 
 def _read_settings(command: Command, arguments: argparse.Namespace) -> Settings:

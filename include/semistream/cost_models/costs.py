@@ -245,7 +245,8 @@ class Workload:
         return costs.at(tuples, disk_tuples, cached, phase, self.matches)
 
     def smooth(self) -> Workload:
-        """Return a copy in which R can be cut anywhere, so that an optimiser meets no steps."""
+        """Return a copy in which R can be cut anywhere. The costs are then smooth functions of the
+        sizes, as an optimiser needs them."""
         return replace(self, cut=None)
 
     def overlap(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:

@@ -40,7 +40,8 @@ FILL_TUPLE, FILL = 3e-7, 4e-9
 # the most sweeps of a run that are computed one by one; a smaller relative change of their tuples
 # counts as none
 MOST_SWEEPS, EVEN_SWEEPS = 12, 0.05
-ROUNDS, SETTLED = 6, 1e-3  # most iterations to find phi; a smaller change counts as none
+# the most iterations to find phi; a smaller relative change of phi counts as none
+ROUNDS, TOLERANCE = 6, 1e-3
 
 
 def memory(
@@ -134,7 +135,7 @@ class _Sweep:
             n_absent = worth_caching(m=0, v_r=v_r, v_e=v_e, v_s=v_s, phi=before)
             c = work.frequencies.worth(n / t, n_absent / t, self.value_bytes, v_e, self.most)
             self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
-            if abs(self.phi - before) < SETTLED * before:
+            if abs(self.phi - before) < TOLERANCE * before:
                 break
         # the switching buffer shrinks if H_R otherwise leaves less than the least H_S
         left = max(self.pool - c.bytes - self.pool / SWITCH_SHARE, self.pool - self.most) / self.v_s
@@ -288,12 +289,14 @@ def _predict(
 
 
 def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) -> Course:
-    """Return the course of the run, sweep by sweep. The content of H_R in a sweep follows from the
-    previous sweep.
+    """Return the predicted course of a run: for each sweep over R its tuples, the share of them
+    that H_R answers, and its seconds. The content of H_R in a sweep follows from the previous
+    sweep.
 
-    In the first sweep nothing is in H_R, and H_S has all of the pool. Because the arriving tuples
-    are spread over all of R, e - 1 times as many tuples leave in this sweep as H_S holds. whole:
-    whether all of R is cached by the stops of this sweep.
+    In the first sweep H_R is empty, and H_S has the whole pool. The tuples that arrive during this
+    sweep belong to partitions all over R, so that 1.72 times as many tuples are finished in it as
+    H_S holds (Euler's number minus 1). whole: whether H_R holds all of R after
+    the first sweep.
     """
     first = min(sweep.pool / sweep.v_s, sweep.useful)
     t = (math.e - 1) * first

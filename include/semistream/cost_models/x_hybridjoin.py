@@ -1,13 +1,15 @@
 """X-HYBRIDJOIN's and Tuned X-HYBRIDJOIN's cost model.
 
-Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing* (2013), "[1]" below. Its d_S v_R is
-k v_P and its d_N v_R is l v_P, whole pages.
+The equations are those of Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing* (2013),
+"[1]" below. The paper counts the two parts of the disk buffer in pages of v_P bytes, this module in
+tuples of v_R bytes: d_S v_R = k v_P for the swappable part, d_N v_R = l v_P for the other one.
 
 Corrections to the printed equations:
 
 - *expected count*: Eq. 6 is derived with p (1 - p), the variance of a Bernoulli trial, where the
-  expected number of matches of w tuples is w p. With that, w = h_S p_old / (1 + p_old - p_new). The
-  experiment ``x-hybridjoin-eq6`` compares both, and the next correction, with the measured w.
+  expected number of matches of w tuples is w p. With the latter, w = h_S p_old / (1 + p_old -
+  p_new). The experiment ``x-hybridjoin-eq6`` compares both, and the next correction, with the
+  measured w.
 - *oldest first*: Eq. 4 gives every partition the same chance to be read. But the oldest tuple
   chooses the partition, as in HYBRIDJOIN, whose steady state over the keys that are not resident
   gives w here.

@@ -41,7 +41,7 @@ def column_facts(rows: pa.Table, rejected: Iterable[Rejected] = ()) -> tuple[Col
             type_name(field.type),
             column.null_count,
             unfit[field.name],
-            tuple(_shown(value) for value in _first(column)),
+            tuple(_as_text(value) for value in _first(column)),
         )
         for field, column in zip(rows.schema, rows.columns, strict=True)
     )
@@ -54,6 +54,6 @@ def _first(column: pa.ChunkedArray) -> list[object]:
     return list(readable(pc.unique(values)[:EXAMPLES]).to_pylist()) if len(values) else []
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     text = re.sub(r"(:\d\d)\.0+(?=Z?$)", r"\1", str(value))  # a time without a fraction
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"

@@ -62,14 +62,14 @@ WITH_OFFSET = tuple(
 )
 # the types that cells have without a format, the narrowest first
 PLAIN_TYPES = (pa.int64(), pa.float64(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
-SHOWN_NAMES = 3  # names of a header that a remark shows
+LISTED_NAMES = 3  # names of a header that a remark shows
 ISO = "%Y-%m-%d"  # read without a format
 NUMBERS = tuple(
     ColumnFormat.model_validate({"decimal": decimal, "thousands": thousands})
     for decimal, thousands in ((",", ""), *map(tuple, (",.", ", ", ",'", ".,", ".'", ". ")))
 )
 # for each decimal sign: numbers that show that the sign is one, and no separator of thousands
-SHOWN = {
+DECIMAL_SIGN = {
     ",": r"^[^,]*,(\d{1,2}|\d{4,})\D*$|\.\d{3}(,|$)|^\D*0,|\d{4},",
     ".": r",\d{3}\.|,\d{3},|['\s]\d{3}\.|^\D*\d{1,3}['\s]\d{3}\D*$",
 }
@@ -297,7 +297,7 @@ def header_note(names: Sequence[str]) -> str:
         odd |= _fits(texts, form)
     if not odd.any():
         return ""
-    shown = ", ".join(repr(names[i]) for i in np.flatnonzero(odd)[:SHOWN_NAMES].tolist())
+    shown = ", ".join(repr(names[i]) for i in np.flatnonzero(odd)[:LISTED_NAMES].tolist())
     return (
         f"the first line looks like data, and is taken for the header: {shown}. If it is a row, "
         "write a line with the names of the columns above it"
@@ -416,7 +416,7 @@ def _format(
         return None, ""
     best, share = max(shares.items(), key=lambda of: (of[1], -_order(of[0])))
     if best.number:
-        shown = pc.match_substring_regex(cells, SHOWN[best.point])
+        shown = pc.match_substring_regex(cells, DECIMAL_SIGN[best.point])
         plain = best.strip and not best.thousands and best.point == "."
         sure = plain or pc.any(shown).as_py() or (semicolons and best.point == ",")
         if share < FITTING or not sure:

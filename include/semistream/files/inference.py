@@ -48,7 +48,7 @@ TYPES = {
 DAY = r"^\d{4}-\d\d-\d\d"  # the start of a date, and of a time
 UNSEEN = 10  # digits of a decimal's fraction, if the sample of a column has no number
 FIRST = 1000  # cells that are examined first, to see whether the others need to be
-SHOWN = 0.9  # share of cells of a narrower type, from which the others are reported
+REPORTED_SHARE = 0.9  # share of cells of a narrower type, from which the others are reported
 NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
 INT64_DIGITS = 19  # digits of the largest int64
 
@@ -137,9 +137,9 @@ class SampledCells:
                 pa.types.is_decimal(kind) and narrow == "double"
             ):
                 return ""
-            if fitting(slice(FIRST)).mean() >= SHOWN:
+            if fitting(slice(FIRST)).mean() >= REPORTED_SHARE:
                 others = self.values.filter(pa.array(~fitting(slice(None))))
-                if 0 < len(others) <= (1 - SHOWN) * count:
+                if 0 < len(others) <= (1 - REPORTED_SHARE) * count:
                     return (
                         f"{len(others):,} of {count:,} cells that are no {narrow}, the first "
                         f"{others[0].as_py()!r}"

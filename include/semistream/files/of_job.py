@@ -53,7 +53,8 @@ def join_of_job(path: str | Path) -> dict[str, Any]:
 
 
 def _type_name(field: pa.Field) -> str:
-    """Return the name by which ``types`` gives a column its type."""
+    """Return the name of a column's type, as the setting ``types`` of a join of files spells it.
+    Raises ConfigError for a type that has no name there."""
     if pa.types.is_decimal(field.type):
         return f"decimal({field.type.precision},{field.type.scale})"
     if field.type not in NAMES:

@@ -80,7 +80,8 @@ class SharedDictionaryWriter:
         self._write_chunks([chunks[name] for name in table.column_names], len(table))
 
     def _encoding(self, table: pa.Table) -> dict[str, Any]:
-        """Return the options for these columns, which the first rows that have them decide."""
+        """Return the encoding options of a table's columns. The first table with these columns
+        determines the options; later tables with the same columns get the same ones."""
         names = tuple(table.column_names)
         if names not in self._encodings:
             self._encodings[names] = encoding(table)

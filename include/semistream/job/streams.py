@@ -80,7 +80,7 @@ class StreamSpec(Settings):
         """The name of the column that marks rows which are not tuples."""
         return None
 
-    def shown(self) -> Self:
+    def without_secrets(self) -> Self:
         """Return a copy without options that may hold a secret."""
         options = {
             k: v
@@ -91,7 +91,7 @@ class StreamSpec(Settings):
 
 
 class BaseJob(Scheduling):
-    """What jobs of one stream and of two have in common.
+    """The common part of jobs of one stream and of two.
 
     shipped: the names of the jobs that are part of this package; stream_names: the settings that
     have the streams.
@@ -105,5 +105,5 @@ class BaseJob(Scheduling):
     def to_ledger(self) -> str:
         """Return JSON that ``load`` accepts, without options of the sources that may hold a
         secret."""
-        shown = {name: getattr(self, name).shown() for name in self.stream_names}
-        return self.model_copy(update=shown).model_dump_json(exclude=SCHEDULING)
+        streams = {name: getattr(self, name).without_secrets() for name in self.stream_names}
+        return self.model_copy(update=streams).model_dump_json(exclude=SCHEDULING)

@@ -36,8 +36,9 @@ from semistream.joins.output import JoinOutput
 
 
 class Ssj(Cmeshjoin):
-    """The operator of SSJ: without an index. M = (k + l) v_P + 8 h_R + alpha [..] + (1 - alpha)
-    [..], with [..] = M - (k + l) v_P - 8 h_R, Eq. 1."""
+    """The operator of SSJ. When the stream buffer is empty, it runs an iteration without waiting
+    for a full chunk; all else is CMESHJOIN. M = (k + l) v_P + 8 h_R + alpha X + (1 - alpha) X,
+    where X is the rest, M - (k + l) v_P - 8 h_R (Eq. 1)."""
 
     def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
         if self.h_s.open_count or (not iterated and self.h_s.live):

@@ -45,9 +45,9 @@ AT_ONCE = (1.0, 1.0)  # of ``SemiStreamJoin.keep_up``: a whole pass over R is du
 
 
 class RoleKind(NamedTuple):
-    """What a role does with a tuple. inner: whether a tuple without a match becomes unmatched,
-    instead of going on with nulls; many: whether a tuple may have several rows of the dimension,
-    and goes on with each of them."""
+    """The way in which a role treats tuples. inner: whether a tuple without a match becomes
+    unmatched, instead of going on with nulls; many: whether a tuple may have several rows of the
+    dimension, and goes on with each of them."""
 
     role: str
     inner: bool
@@ -163,7 +163,7 @@ class Star:
             pace = (seconds, part * bound) if part else AT_ONCE
             yield from self._pass_on(number, each.join.keep_up(*pace))
 
-    def settle(self) -> Iterator[StarOutput]:
+    def end_of_batch(self) -> Iterator[StarOutput]:
         """Finish the tuples that wait after a join with ``many``, so that no tuple stays half
         finished. Call this method at the end of every micro-batch."""
         for number, each in enumerate(self.joins):

@@ -109,7 +109,7 @@ class PaperTimes:
 
 
 class Iteration(NamedTuple):
-    """One run of the outer loop."""
+    """The measurements of one iteration of a join's outer loop."""
 
     w_n: int  # stream tuples finished through H_R since the last iteration
     w_s: int  # stream tuples finished through H_S

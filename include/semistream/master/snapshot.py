@@ -101,7 +101,7 @@ class SnapshotRelation(MasterRelation):
 
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         """Return the same columns as ``read``, page by page. There is at least one page."""
-        columns, few = self._asked(tuple(columns))
+        columns, few = self._columns_to_read(tuple(columns))
         if not columns:
             rows = sum(self._page_rows[self._cuts[partition] : self._cuts[partition + 1]])
             return [pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))]
@@ -123,7 +123,7 @@ class SnapshotRelation(MasterRelation):
         ahead by itself."""
         if not self.direct:
             return
-        columns, few = self._asked(tuple(columns))
+        columns, few = self._columns_to_read(tuple(columns))
         suffixes = ("codes",) if not columns or few else ("codes", "arrow")
         if self._reading is None:
             self._reading = ThreadPoolExecutor(1)
@@ -137,7 +137,7 @@ class SnapshotRelation(MasterRelation):
             r: self._ahead.get(r) or self._reading.submit(self._read, *r) for r in wanted
         }
 
-    def _asked(self, columns: tuple[str, ...]) -> tuple[list[str], bool]:
+    def _columns_to_read(self, columns: tuple[str, ...]) -> tuple[list[str], bool]:
         """Return the distinct columns, and whether they are narrow enough that reading them
         separately is faster than reading whole pages."""
 

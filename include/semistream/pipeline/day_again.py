@@ -77,7 +77,7 @@ class DayAgain:
     rows_read: int
     last: Position
     command: str
-    reopened: int = 0  # a release without it refused to take out such batches
+    reopened: int
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.batches))
@@ -108,7 +108,7 @@ DAY_AGAIN = TypeAdapter(DayAgain)
 
 
 def plan(
-    app: str, places: Paths, checkpoint: Path, *, day: date | None = None, files: Sequence[str] = ()
+    app: str, paths: Paths, checkpoint: Path, *, day: date | None = None, files: Sequence[str] = ()
 ) -> DayAgain:
     """Plan what to take out so that these files, or the files of a day, are loaded again.
 
@@ -117,7 +117,7 @@ def plan(
     ConfigError for files that cannot be taken out or loaded again, and if there are no such files.
     """
     LoadSettings.load({"job": app, "app": app})
-    with open_warehouse(places.warehouse_url) as engine:
+    with open_warehouse(paths.warehouse_url) as engine:
         ledger = Ledger(engine, app, RETRY)
         _check_kind(loaded_job(engine, app), app)
         last = _check_checkpoint(ledger, app, checkpoint)
@@ -134,7 +134,7 @@ def plan(
             chosen = with_resolving(connection, app, read)
             held = content(connection, app, chosen)
             again = reopened(connection, app, chosen)
-        for sink in _outside(engine, app, places, checkpoint, held.commits):
+        for sink in _outside(engine, app, paths, checkpoint, held.commits):
             if (gone := sink.missing(app)) is not None:
                 raise StateError(f"{gone}. {RESTORE}")
     wanted = [path for _, path in named]
@@ -165,12 +165,12 @@ def under_way(checkpoint: Path) -> DayAgain | None:
     return None if values is None else DAY_AGAIN.validate_python(values)
 
 
-def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
+def carry_out(of: DayAgain, paths: Paths, checkpoint: Path) -> None:
     """Take files out of a load. After a crash at any step the load refuses to start until this
     function is called again with the result of ``under_way``. Raises ConfigError while the app
     runs, and if the app has loaded more since the planning."""
     with checkpoint_lock(checkpoint):
-        with open_warehouse(places.warehouse_url) as engine:
+        with open_warehouse(paths.warehouse_url) as engine:
             if not (checkpoint / RESET).exists():
                 if _check_checkpoint(Ledger(engine, of.app, RETRY), of.app, checkpoint) != of.last:
                     raise ConfigError(
@@ -183,7 +183,7 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
             with engine.connect() as connection:
                 number = app_number(connection, of.app)
                 commits = content(connection, of.app, of.stretches).commits
-            for sink in _outside(engine, of.app, places, checkpoint, commits):
+            for sink in _outside(engine, of.app, paths, checkpoint, commits):
                 sink.take_out([stretch.loads(number) for stretch in of.stretches])
 
             # the next load looks up all keys, as it knows those of the tuples that are open again
@@ -203,12 +203,12 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
 
 
 def _outside(
-    engine: Engine, app: str, places: Paths, checkpoint: Path, commits: Sequence[Any]
+    engine: Engine, app: str, paths: Paths, checkpoint: Path, commits: Sequence[Any]
 ) -> list[Sink]:
     """Return the sinks outside the warehouse through which the commits were made."""
     settings = sorted({commit.sink for commit in commits})
     outside = [setting for setting in settings if not sink_kind(setting).in_warehouse]
-    warehouse = Warehouse.of(places.warehouse_url, loaded_job(engine, app), RETRY)
+    warehouse = Warehouse.of(paths.warehouse_url, loaded_job(engine, app), RETRY)
     return [open_sink(setting, warehouse, checkpoint) for setting in outside]
 
 

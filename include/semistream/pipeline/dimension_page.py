@@ -119,10 +119,10 @@ def dimension_lines(connection: Connection) -> tuple[DimensionLine, ...]:
     )
 
 
-def dimension_page(name: str, places: Paths) -> DimensionPage:
+def dimension_page(name: str, paths: Paths) -> DimensionPage:
     """Return the content of a dimension's page. Raises ConfigError for a name that no dimension
     has."""
-    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
         lines = {line.name: line for line in dimension_lines(connection)}
         if name not in lines:
             raise ConfigError(
@@ -152,7 +152,7 @@ def dimension_page(name: str, places: Paths) -> DimensionPage:
             .limit(CHANGES)
         ).all()
         taken = _first_commits(connection, line)
-    versions, damaged = _versions(name, places, taken)
+    versions, damaged = _versions(name, paths, taken)
     return DimensionPage(
         line,
         tuple(json.loads(key or "[]")),
@@ -195,12 +195,12 @@ def _first_commits(connection: Connection, line: DimensionLine) -> dict[str, dic
 
 
 def _versions(
-    name: str, places: Paths, taken: Mapping[str, Mapping[str, datetime]]
+    name: str, paths: Paths, taken: Mapping[str, Mapping[str, datetime]]
 ) -> tuple[tuple[Version, ...], tuple[str, ...]]:
     """Return the versions on disk, grouped by key with the newest first, and the reasons why other
     versions cannot be read."""
     found, damaged = list[Version](), list[str]()
-    for key, root in snapshot_roots(places.snapshots, name).items():
+    for key, root in snapshot_roots(paths.snapshots, name).items():
         current, held, before = current_version(root), _held(root), None
         mine = list[Version]()
         for directory in sorted(p for p in root.glob("v[0-9]*") if p.is_dir()):

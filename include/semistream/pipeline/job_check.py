@@ -4,7 +4,6 @@ models. It reads the job's files without Spark and writes only temporary files."
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,8 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Engine, inspect
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
 
 from semistream import workloads
 from semistream.column_format import key_forms
@@ -47,13 +44,19 @@ from semistream.pipeline.input_checks import (
 )
 from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
+from semistream.pipeline.warehouse_check import (
+    check_loaded_files,
+    may_exist,
+    note_decimals,
+    open_existing,
+)
 from semistream.progress import Progress
 from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed, stored_rows
 from semistream.provisioning.master_rows import open_rows, replaced_rows
 from semistream.scheduling import check_scheduling
 from semistream.scratch import scratch_directory
-from semistream.sizing.asked_plan import partitions_of
 from semistream.sizing.choice import known_costs
+from semistream.sizing.initial_plan import partitions_of
 from semistream.streaming.kept_settings import check_same_job, check_same_types
 from semistream.streaming.replaying import has_header
 from semistream.streaming.settings import StreamStreamSettings, checked_settings
@@ -61,25 +64,23 @@ from semistream.streaming.sources.file_reader import find_reader, is_local, list
 from semistream.streaming.sources.file_streams import is_tuple
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.tuning.case import stream_sample
-from semistream.warehouse import connect, shared_engine
-from semistream.warehouse.dialects import system_of
+from semistream.tuning.tuning_input import stream_sample
+from semistream.warehouse import shared_engine
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
-from semistream.warehouse.source_files import NOT_SEEN, compare
 from semistream.warehouse.tables import dimension_name, dimension_table, existing_table
 from semistream.workloads.jobs import JoinedDimension
 
 SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
 HEAD = 10_000  # rows of a dimension whose columns are described
-SHOWN = 3  # keys and rows that are shown as examples
+EXAMPLES = 3  # keys and rows that are shown as examples
 
 
-def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
+def check_job(settings: CheckSettings, paths: Paths, progress: Progress) -> JobCheck:
     """Check a job. Errors in the job become findings of the result, and are not raised."""
     found = JobCheck(settings.job)
     try:
-        job = workloads.load_any_job(settings.job, places)
+        job = workloads.load_any_job(settings.job, paths)
         check_scheduling(job)
         settings = _of_load(settings, checked_settings(job, settings.job, job.settings))
     except ConfigError as e:
@@ -88,7 +89,7 @@ def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> Job
     found.job, found.memory = job.name, int(settings.memory)
     found.sink, found.fact_table = settings.sink, job.fact_table
     found.divide(settings.partitions or _cores())
-    _Check(settings, job, places, found, progress).run()
+    _Check(settings, job, paths, found, progress).run()
     return found
 
 
@@ -117,7 +118,7 @@ class _Check:
 
     settings: CheckSettings
     job: AnyJob
-    places: Paths
+    paths: Paths
     found: JobCheck
     progress: Progress
     samples: list[pa.RecordBatch] = field(default_factory=list)
@@ -126,7 +127,7 @@ class _Check:
     stored: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
-        engine = self._warehouse()
+        engine = open_existing(self.paths.warehouse_url, self.found)
         try:
             self._run(engine)
         finally:
@@ -145,9 +146,10 @@ class _Check:
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
         self._in_warehouse(known, engine)
-        self._texts([schema for schema in known if schema is not None])
+        schemas = [schema for schema in known if schema is not None]
+        if self.settings.sink == "sql":
+            note_decimals(self.paths.warehouse_url, schemas, self.found)
         if not isinstance(self.job, Job):
-            schemas = [schema for schema in known if schema is not None]
             if len(schemas) == len(self.job.streams):
                 self._two_streams(self.job, *schemas)
             return
@@ -156,7 +158,7 @@ class _Check:
                 role.check_late(self.settings.join_type)
             except ConfigError as e:
                 self.found.add("error", "job", str(e))
-        for joined in workloads.load_dimensions(self.settings.job, self.places):
+        for joined in workloads.load_dimensions(self.settings.job, self.paths):
             self._dimension(joined)
         for error in problems(self.job, known[0] if known else None, self.schemas):
             self.found.add("error", "job", str(error))
@@ -181,7 +183,7 @@ class _Check:
         they are declared."""
         check_target(self.job, self.settings.sink, engine)
         if engine is not None and isinstance(self.job, Job):
-            for joined in workloads.load_dimensions(self.settings.job, self.places):
+            for joined in workloads.load_dimensions(self.settings.job, self.paths):
                 dimension = joined.dimension
                 check_declaration(joined, provisioned_schema(engine, dimension.name))
                 if not inspect(engine).has_table(table := dimension_name(dimension.name)):
@@ -198,60 +200,13 @@ class _Check:
         app = self.settings.app or self.job.name
         if engine is not None and inspect(engine).has_table(load_commits.name):
             check_same_job(Ledger(engine, app), self.job, self.settings.sink, self._checkpoint)
-            self._files_as_loaded(engine, app)
+            check_loaded_files(engine, app, self.job, self.found)
         if len(known) == len(self.job.streams):
             check_same_types(app, self.job, self._checkpoint, known)
 
-    def _texts(self, schemas: Sequence[pa.Schema]) -> None:
-        """Note the numbers that the warehouse keeps as texts, which it compares as texts."""
-        system = system_of(make_url(self.places.warehouse_url).get_dialect()())
-        names = [
-            f.name
-            for schema in schemas
-            for f in schema
-            if pa.types.is_decimal(f.type) and system.decimal_is_text(f.type.precision)
-        ]
-        if names and self.settings.sink == "sql":
-            self.found.add(
-                "note",
-                "job",
-                f"{', '.join(names)}: decimals with so many digits are texts in the warehouse, "
-                "which compares them as such. Compare and add them by CAST(… AS REAL), or declare "
-                "fewer digits",
-            )
-
-    def _files_as_loaded(self, engine: Engine, app: str) -> None:
-        """Check that the files that the app has loaded are as they were then."""
-        for name, spec in zip(self.job.stream_names, self.job.streams, strict=True):
-            with engine.connect() as connection:
-                found = compare(connection, app, spec)
-            wrong = [f for f in found.findings if not f[2].startswith(NOT_SEEN)] if found else []
-            if wrong:
-                _, path, what = wrong[0]
-                more = f", and {counted(len(wrong) - 1, 'more file')}" if wrong[1:] else ""
-                self.found.add(
-                    "error",
-                    name,
-                    f"{path}{more}: {what}. The proof fails until it is as it was, or is loaded "
-                    f"anew: semistream reset {app} --file {shlex.quote(path)}",
-                )
-
-    def _warehouse(self) -> Engine | None:
-        if not self._has_warehouse:
-            return None
-        engine = connect(self.places.warehouse_url)
-        try:
-            engine.connect().close()
-        except DBAPIError as e:
-            self.found.add(
-                "warning", "job", f"the warehouse's tables are not looked at: {e.orig or e}"
-            )
-            return None
-        return engine
-
     def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
         self.progress("predicting", 0, None)
-        costs = known_costs(self.places.home)
+        costs = known_costs(self.paths.home)
         self.found.costs = costs.machine + ("" if costs.measured else ", which only compare")
         versions = [self.snapshots[role.dimension.name, role.key] for role in job.roles]
         self.found.divide(partitions_of(versions, self.settings.partitions, _cores()))
@@ -265,12 +220,7 @@ class _Check:
     @property
     def _checkpoint(self) -> Path:
         name = self.settings.app or self.job.name
-        return Path(self.job.settings.get("checkpoint", self.places.checkpoints / name)).absolute()
-
-    @property
-    def _has_warehouse(self) -> bool:
-        url = make_url(self.places.warehouse_url)
-        return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
+        return Path(self.job.settings.get("checkpoint", self.paths.checkpoints / name)).absolute()
 
     # ---- streams
 
@@ -487,17 +437,17 @@ class _Check:
     def _open(self, joined: JoinedDimension) -> Any:
         dimension, engine = joined.dimension, None
         if dimension.table is not None:
-            if not self._has_warehouse:
+            if not may_exist(self.paths.warehouse_url):
                 raise ConfigError(
                     "table",
                     "must be in a warehouse that exists",
                     dimension.table,
-                    f"{self.places.warehouse_url} is not there yet.",
+                    f"{self.paths.warehouse_url} is not there yet.",
                 )
-            engine = shared_engine(self.places.warehouse_url)
+            engine = shared_engine(self.paths.warehouse_url)
         known = parse_ddl(dimension.columns) if dimension.columns else None
         for key in joined.keys:
-            root = snapshot_root(self.places.snapshots, dimension.name, key)
+            root = snapshot_root(self.paths.snapshots, dimension.name, key)
             if (former := current_manifest(root)) is not None:
                 fields = [f for f in former.schema if f.name != dimension.surrogate_key]
                 known = pa.schema(fields)
@@ -509,9 +459,9 @@ class _Check:
         batches = (batch for batch, _ in rows.batches)
         for batch in replaced_rows(master_keys(rows.schema, list(keys)), read.codes, batches):
             found |= dict.fromkeys(key_text(batch, keys, i) for i in range(batch.num_rows))
-            if len(found) >= SHOWN:
+            if len(found) >= EXAMPLES:
                 break
-        return list(found)[:SHOWN]
+        return list(found)[:EXAMPLES]
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
         """Write rows of a dimension into a temporary snapshot by a key. Add the statistics of these
@@ -624,4 +574,4 @@ def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:
     """Return the most frequent keys, as texts."""
     columns = [pc.fill_null(readable(column), "") for column in keys.columns]
     texts = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, ", ")
-    return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(SHOWN))
+    return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(EXAMPLES))

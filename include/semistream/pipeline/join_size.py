@@ -164,21 +164,23 @@ class _TableInput:
         stack.callback(engine.dispose)
         self.table, self.formats = existing_table(engine, name), formats
         self.connection = stack.enter_context(engine.connect())
-        self.own = arrow_schema(self.table)
-        self.schema = implied_schema(self.own, formats)
-        check_formats(self.schema, formats, name, self.own)
+        self.stored = arrow_schema(self.table)
+        self.schema = implied_schema(self.stored, formats)
+        check_formats(self.schema, formats, name, self.stored)
 
     def batches(self, columns: list[str]) -> Iterator[_Rows]:
-        own, schema = (pa.schema([s.field(c) for c in columns]) for s in (self.own, self.schema))
+        stored, schema = (
+            pa.schema([s.field(c) for c in columns]) for s in (self.stored, self.schema)
+        )
         done = 0
-        for batch in fetch(self.connection, select(*[self.table.c[c] for c in columns]), own):
+        for batch in fetch(self.connection, select(*[self.table.c[c] for c in columns]), stored):
             done += batch.num_rows
             rows, wrong = cast_rows(batch, schema, formats=self.formats)
             yield _Rows(rows, len(wrong), done, None)
 
 
 def estimate_join_size(
-    settings: JoinSizeSettings, places: Paths, progress: Progress = silent
+    settings: JoinSizeSettings, paths: Paths, progress: Progress = silent
 ) -> JoinSize:
     """Read the keys of both sides, one after the other, and estimate the join. Raises ConfigError
     for settings that cannot work, and TooManyRows for an estimate above ``max_output_rows``."""
@@ -204,7 +206,7 @@ def estimate_join_size(
     with ExitStack() as stack:
         both = paired(pairs, _declared("left", settings), _declared("right", settings), SIDES)
         inputs = [
-            _open(which, settings, places, stack, formats)
+            _open(which, settings, paths, stack, formats)
             for which, formats in zip(SIDES, both, strict=True)
         ]
         kinds = _key_types(inputs, pairs)
@@ -375,7 +377,7 @@ def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]
 def _open(
     which: str,
     settings: JoinSizeSettings,
-    places: Paths,
+    paths: Paths,
     stack: ExitStack,
     formats: dict[str, ColumnFormat],
 ) -> _FileInput | _SnapshotInput | _TableInput:
@@ -386,7 +388,7 @@ def _open(
         if path.suffix or len(path.parts) > 1:
             raise ConfigError(which, f"must be {INPUT}", name, "Check the path.")
         try:
-            return _TableInput(places.warehouse_url, name, stack, formats)
+            return _TableInput(paths.warehouse_url, name, stack, formats)
         except ConfigError as e:
             raise ConfigError(
                 which, f"must be {INPUT}", name, e.remedy if e.parameter == "table" else str(e)

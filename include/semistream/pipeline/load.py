@@ -32,59 +32,59 @@ APP = (sys.executable, "-m", "semistream.streaming.script")
 
 
 def load(
-    settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
+    settings: AppSettings, paths: Paths, progress: Progress, print_line: Callable[[str], None]
 ) -> dict[str, Any]:
     """Provision a job's dimensions, load its stream, and prove what was loaded. Return the result
     of ``steps.verify``, and as ``stopped`` what is to be said of a load that was to read the whole
     source, and was stopped before; "" otherwise.
 
-    After an interrupt the load drains and stops, and what it has loaded is still proven. say: a
-    function that gets the lines of the report. Raises ConfigError for settings that cannot work,
-    SemistreamError for a failed load, VerificationFailed, and KeyboardInterrupt if the load was
-    stopped before the app's first batch.
+    After an interrupt the load drains and stops, and what it has loaded is still proven.
+    print_line: a function that gets the lines of the report. Raises ConfigError for settings that
+    cannot work, SemistreamError for a failed load, VerificationFailed, and KeyboardInterrupt if the
+    load was stopped before the app's first batch.
     """
-    job = workloads.load_any_job(settings.job, places)
+    job = workloads.load_any_job(settings.job, paths)
     if isinstance(job, Job) and isinstance(settings, LoadSettings):
         if not settings.auto:
             find_algorithm(settings.algorithm).parameters.load(settings.parameters)
         job = settings.applied(job)
         for role in job.roles:
             role.check_late(settings.join_type)
-    with open_warehouse(places.warehouse_url) as engine:
+    with open_warehouse(paths.warehouse_url) as engine:
         check_same_job(
-            Ledger(engine, settings.name()), job, settings.sink, settings.directory(places)
+            Ledger(engine, settings.name()), job, settings.sink, settings.directory(paths)
         )
         if not isinstance(job, Job):
             check_target(job, settings.sink, engine)
     if isinstance(job, Job):
         memory = int(Publishing.load({}).memory)
         for line in provision(
-            settings.job, places, progress, memory=memory, job=job, sink=settings.sink
+            settings.job, paths, progress, memory=memory, job=job, sink=settings.sink
         ):
-            say(line)
+            print_line(line)
     else:
-        workloads.prepare_target(settings.job, places, progress)
+        workloads.prepare_target(settings.job, paths, progress)
     stopped = False
-    if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places):
-        say(f"{settings.name()}: nothing new to load")
+    if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, paths):
+        print_line(f"{settings.name()}: nothing new to load")
     else:
-        _run(settings, places, progress, say)
-        if settings.name() not in steps.loaded_apps(places):
-            say(f"{settings.name()} was stopped before its first batch: nothing is loaded.")
+        _run(settings, paths, progress, print_line)
+        if settings.name() not in steps.loaded_apps(paths):
+            print_line(f"{settings.name()} was stopped before its first batch: nothing is loaded.")
             raise KeyboardInterrupt
-        stopped = steps.run_summary(settings.directory(places))["stopped"]
+        stopped = steps.run_summary(settings.directory(paths))["stopped"]
     progress("proof", 0, None)
-    result = steps.verify(settings.name(), places, since_last=True, sample=1000)
+    result = steps.verify(settings.name(), paths, since_last=True, sample=1000)
     left = result["unfinished"] or "it is not known whether all of the source was read"
     return result | {"stopped": f"{left}. The same command goes on where it was" if stopped else ""}
 
 
 def _run(
-    settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
+    settings: AppSettings, paths: Paths, progress: Progress, print_line: Callable[[str], None]
 ) -> None:
     """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails,
     ConfigError if it refuses a setting."""
-    checkpoint = settings.directory(places)
+    checkpoint = settings.directory(paths)
     with drivers.launching(checkpoint):
         if drivers.is_alive(checkpoint):
             raise ConfigError(
@@ -98,12 +98,14 @@ def _run(
         owner = f"{drivers.CONSOLE} {shlex.join([settings.job, *app])}, {time.time_ns()}"
         drivers.launch([*APP, *settings.to_arguments()], checkpoint, owner, {})
     try:
-        _follow(settings, places, progress)
+        _follow(settings, paths, progress)
     except KeyboardInterrupt:
         interrupts.raise_from_now_on()
-        say(f"Stopping {settings.name()}: what waits is finished, and what is loaded is proven.")
+        print_line(
+            f"Stopping {settings.name()}: what waits is finished, and what is loaded is proven."
+        )
         request_stop(checkpoint)
-        _follow(settings, places, progress)
+        _follow(settings, paths, progress)
     _, why = drivers.ending(checkpoint) or ("", "")
     if why:
         if refused := drivers.refusal(checkpoint, why):
@@ -115,9 +117,9 @@ def _run(
         )
 
 
-def _follow(settings: AppSettings, places: Paths, progress: Progress) -> None:
+def _follow(settings: AppSettings, paths: Paths, progress: Progress) -> None:
     """Report the progress of a launched driver until it has ended."""
-    checkpoint = settings.directory(places)
+    checkpoint = settings.directory(paths)
     while drivers.ending(checkpoint) is None:
         status = read_status(checkpoint)
         progress(f"{settings.name()}: rows read", status.rows_read if status else 0, None)
@@ -126,7 +128,7 @@ def _follow(settings: AppSettings, places: Paths, progress: Progress) -> None:
 
 def provision(
     target: str,
-    places: Paths,
+    paths: Paths,
     progress: Progress,
     *,
     memory: int,
@@ -134,9 +136,9 @@ def provision(
     job: Job | None = None,
     sink: str = "",
 ) -> Iterator[str]:
-    """Provision the dimensions of a job, or a single named dimension: load them into their tables,
-    and publish their snapshots. Yield the lines of a report, each when what it tells is done, as a
-    later dimension may fail.
+    """Provision the dimensions of a job, or a single dimension: load their rows into tables, and
+    publish snapshots of these. Yield a report, line by line: the line about a dimension comes when
+    the dimension is provisioned, because a later one may fail.
 
     target: the name of the job or the dimension; memory: bytes that publishing may use; url:
     database of the dimensions' tables, None for the warehouse; job: the job that the target names,
@@ -146,15 +148,15 @@ def provision(
     """
     from semistream.provisioning import dimensions, publishing
 
-    wanted = workloads.load_dimensions(target, places)
+    wanted = workloads.load_dimensions(target, paths)
     wanted_job = job
-    if job is None and dimension_file(target, places) is None:
-        wanted_job = workloads.load_job(target, places)
-    with open_warehouse(places.warehouse_url) as engine:
+    if job is None and dimension_file(target, paths) is None:
+        wanted_job = workloads.load_job(target, paths)
+    with open_warehouse(paths.warehouse_url) as engine:
         if wanted_job is not None:
             sink = sink or wanted_job.settings.get("sink", "sql")
             check_target(wanted_job, sink, engine)
-        workloads.prepare_target(target, places, progress)
+        workloads.prepare_target(target, paths, progress)
         if wanted_job is not None:
             yield from check_inputs(
                 wanted_job, wanted, engine, url, loads=job is not None, sink=sink
@@ -181,12 +183,12 @@ def provision(
                 )
             for key in joined.keys:
                 manifest, changed = publishing.publish(
-                    name, key, engine, places.snapshots, progress, memory=memory
+                    name, key, engine, paths.snapshots, progress, memory=memory
                 )
                 yield (
                     f"snapshot {manifest.version}{'' if changed else ', as before'}: "
                     f"{counted(manifest.tuple_count, 'row')}, in "
-                    f"{snapshot_root(places.snapshots, name, key)}"
+                    f"{snapshot_root(paths.snapshots, name, key)}"
                 )
             if not joined.keys:
                 yield f"No job joins {name} yet: semistream provision JOB publishes it."

@@ -78,11 +78,11 @@ def position_text(position: Position) -> str:
     return f"{position[0]}.{position[1]}"
 
 
-def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPage:
+def load_page(app: str, paths: Paths, before: Position | None = None) -> LoadPage:
     """Return the content of a load's page. before: a position; the ledger shows the commits before
     it, or the newest commits if it is None. Raises ConfigError for an app that has committed
     nothing."""
-    with open_warehouse(places.warehouse_url) as engine:
+    with open_warehouse(paths.warehouse_url) as engine:
         job = loaded_job(engine, app)
         with engine.connect() as connection:
             # a resolving load has a plan of its own
@@ -91,7 +91,7 @@ def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPa
             ledger = read_commits(connection, app, PAGE + 1, before=before)
             shown = with_inputs(connection, app, ledger[-PAGE:])
             rejected = _rejected(connection, app)
-            quality = summary.quality(connection, places, app)
+            quality = summary.quality(connection, paths, app)
             memory = _memory(connection, app, newest)
             commit = newest_commit(connection, app)
     settings = list(_settings(job, newest[0], commit.sink)) if newest and commit else []
@@ -108,7 +108,7 @@ def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPa
     )
 
 
-def series(app: str, places: Paths, before: Position | None = None) -> dict[str, Any]:
+def series(app: str, paths: Paths, before: Position | None = None) -> dict[str, Any]:
     """Return an app's newest commits, or its newest commits before a position, as columns for
     charts. All columns have the same length; null stands for unknown.
 
@@ -116,7 +116,7 @@ def series(app: str, places: Paths, before: Position | None = None) -> dict[str,
     marks: events at commits; older: the position of the first commit if there are older ones,
     otherwise "".
     """
-    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
         commits = read_commits(connection, app, CHARTED + 1, before=before)
         older = position_text(commits[1].position) if len(commits) > CHARTED else ""
         commits = with_inputs(connection, app, commits[-CHARTED:])
@@ -173,11 +173,11 @@ def _failures(connection: Connection, app: str) -> list[tuple[Position, str]]:
     q = quality_runs.c
     rows = connection.execute(
         select(q.to_batch, q.to_drain, q.failed, q.started_at)
-        .where(q.app == app, q.success == 0, q.to_batch.is_not(None), q.outdated.is_(None))
+        .where(q.app == app, q.success == 0, q.outdated.is_(None))
         .order_by(q.id)
     )
     return [
-        ((row.to_batch, row.to_drain or 0), f"proof failed: {', '.join(json.loads(row.failed))}")
+        ((row.to_batch, row.to_drain), f"proof failed: {', '.join(json.loads(row.failed))}")
         for row in rows
     ]
 

@@ -1,5 +1,5 @@
-"""What a job's load would choose and reach, predicted by the cost models from a sample of its
-stream and from snapshots of its dimensions."""
+"""The prediction of a load's choices and rates by the cost models, from a sample of its stream and
+from snapshots of its dimensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from semistream.job import Job
 from semistream.joins.spec import join_spec
 from semistream.pipeline.settings import CheckSettings
 from semistream.settings import JoinSettings
-from semistream.sizing.asked_plan import asked_plan
+from semistream.sizing.initial_plan import initial_plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.search import predict
 from semistream.sizing.star_plan import choose_plan
@@ -55,8 +55,8 @@ def predict_load(
     """Yield the prediction of each role, as a load chooses its plan for its first micro-batch.
     versions: the snapshots of the roles' dimensions. Raises ConfigError for a load that would be
     refused."""
-    asked = JoinSettings.load({"memory": settings.memory, "join_type": settings.join_type})
-    plan = asked_plan(asked, job, versions, partitions, lambda _: None)
+    given = JoinSettings.load({"memory": settings.memory, "join_type": settings.join_type})
+    plan = initial_plan(given, job, versions, partitions, lambda _: None)
     demand = Demand(settings.max_wait, settings.rate) if settings.max_wait else None
     plan = choose_plan(plan, sample, costs, demand=demand, one_machine=True)
     stream = sample.schema
@@ -86,7 +86,7 @@ def _prediction(
             return found
         of = predict(join.algorithm, work, join.memory, costs, **told)
     each = Demand(math.inf, of.mu)
-    asked = demand and demand._replace(rate=demand.rate / partitions)
+    wanted = demand and demand._replace(rate=demand.rate / partitions)
     operator = join.open(stream.schema, 0, costs, stream)
     with closing(operator.master):
         seconds = pass_seconds(operator, costs)
@@ -94,6 +94,6 @@ def _prediction(
         found,
         rate=of.mu * partitions,
         bytes_read=price(of, work, costs, model.phase, each).bytes_read * partitions,
-        busy=price(of, work, costs, model.phase, asked).busy if asked else None,
+        busy=price(of, work, costs, model.phase, wanted).busy if wanted else None,
         least_wait=seconds / MOST_SHARE,
     )

@@ -55,7 +55,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Shown:
+class OverviewContent:
     """The content of the overview. dismissed: the dismissed apps; error: the reason why there is no
     current reading of the warehouse, or ""; read: whether there is a reading; age: age of the
     reading in seconds; all: whether dismissed apps are included; at: the present time, UTC."""
@@ -86,7 +86,7 @@ class Shown:
 
 
 class Overview:
-    """The overview in one process. Several threads may use it."""
+    """The readings of the warehouse that the overview needs, shared by all threads of a process."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -96,33 +96,33 @@ class Overview:
 
     def show(
         self,
-        places: Paths,
+        paths: Paths,
         *,
         dismissed: bool = False,
         fresh: bool = True,
         may_see: Callable[[Tile], bool] = lambda _: True,
-    ) -> Shown:
+    ) -> OverviewContent:
         """Return the content of the page. dismissed: whether to include the dismissed apps; fresh:
         whether to read the warehouse again even if the newest reading is very recent; may_see: a
         function that returns whether the user may see a tile."""
-        error, read = self._look(places, fresh)
-        now, hidden = datetime.now(UTC).replace(tzinfo=None), read_dismissed(places.checkpoints)
+        error, read = self._newest_reading(paths, fresh)
+        now, hidden = datetime.now(UTC).replace(tzinfo=None), read_dismissed(paths.checkpoints)
         every = [
             tile_of(
                 app,
-                places.checkpoints / app,
+                paths.checkpoints / app,
                 read.totals.get(app),
                 read.proofs.get(app),
                 read.recent.get(app, Recent()),
                 read.late.get(app),
                 now,
             )
-            for app in sorted({*drivers.app_names(places.checkpoints), *read.totals})
+            for app in sorted({*drivers.app_names(paths.checkpoints), *read.totals})
         ]
         tiles = [t for t in every if may_see(t)]
         gone = {t.app for t in tiles if not t.alive and t.at and hidden.get(t.app) == t.at}
         shown = [t for t in tiles if dismissed or t.app not in gone]
-        return Shown(
+        return OverviewContent(
             tuple(sorted(shown, key=lambda t: t.rank)),
             tuple(sorted(gone)),
             error,
@@ -134,13 +134,13 @@ class Overview:
             now,
         )
 
-    def _look(self, places: Paths, fresh: bool) -> tuple[str, Reading]:
+    def _newest_reading(self, paths: Paths, fresh: bool) -> tuple[str, Reading]:
         """Return the reason why there is no current reading, or "", and the newest reading of this
         warehouse."""
         with self._mutex:
             young = time.monotonic() - self._read.at < FRESH and not fresh
             if self._under_way is None or (self._under_way.done() and not young):
-                self._under_way = self._begin(places)
+                self._under_way = self._begin(paths)
             reading = self._under_way
         error = "The warehouse has not answered yet"
         if reading in wait([reading], WAREHOUSE_TIMEOUT).done:
@@ -148,15 +148,15 @@ class Overview:
             why = str(failure).partition("\n")[0] or type(failure).__name__
             error = f"The warehouse does not answer: {why}" if failure else ""
         read = self._read
-        return error, read if read.url == places.warehouse_url else Reading()
+        return error, read if read.url == paths.warehouse_url else Reading()
 
-    def _begin(self, places: Paths) -> Future[Reading]:
+    def _begin(self, paths: Paths) -> Future[Reading]:
         """Read the warehouse in a daemon thread, which does not delay the end of the process."""
         reading: Future[Reading] = Future()
 
         def run() -> None:
             try:
-                reading.set_result(self._read_warehouse(places))
+                reading.set_result(self._read_warehouse(paths))
             except BaseException as e:
                 if not isinstance(e, (SQLAlchemyError, OSError, SemistreamError)):
                     log.exception("the warehouse could not be read")
@@ -165,8 +165,8 @@ class Overview:
         threading.Thread(target=run, daemon=True, name="overview").start()
         return reading
 
-    def _read_warehouse(self, places: Paths) -> Reading:
-        url, before = places.warehouse_url, self._read
+    def _read_warehouse(self, paths: Paths) -> Reading:
+        url, before = paths.warehouse_url, self._read
         engine = connect(url)
         system_of(engine).limit_reads(engine, READ_SECONDS)
         try:
@@ -185,7 +185,7 @@ class Overview:
                     for app, of in totals.items()
                 }
                 dimensions = dimension_lines(connection)
-                tuning = summary.sweeps(connection, places)
+                tuning = summary.sweeps(connection, paths)
             self._ready = url
         finally:
             engine.dispose()

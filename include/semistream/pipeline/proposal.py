@@ -128,8 +128,8 @@ class Proposal:
                     "looked at"
                 )
 
-    def to_yaml(self, beside: Path, schema: str) -> str:
-        """Return the job's YAML with comments. beside: the directory of the YAML file, to which
+    def to_yaml(self, directory: Path, schema: str) -> str:
+        """Return the job's YAML with comments. directory: the directory of the YAML file, to which
         paths below it are relative; schema: path of the job files' JSON schema, relative to that
         directory."""
         lines = [
@@ -139,19 +139,19 @@ class Proposal:
             "# default: docs/loading.md explains every setting, docs/input.md how files are read.",
             f"name: {self.name}",
             "stream:",
-            *_indented(self._stream(beside)),
+            *_indented(self._stream(directory)),
             "dimensions:",
         ]
         for role in self.roles:
-            lines += [f"  {role.name}:", *_indented(self._role(role, beside), 4)]
+            lines += [f"  {role.name}:", *_indented(self._role(role, directory), 4)]
         lines.append(f"fact_table: fact_{self.name}"[: len("fact_table: ") + NAME])
         return "\n".join(lines) + "\n"
 
-    def _stream(self, beside: Path) -> Iterator[str]:
+    def _stream(self, directory: Path) -> Iterator[str]:
         of = self.stream
         yield f"format: {of.kind}"
         comment = "" if of.path.is_dir() else "  # or a directory, whose new files are loaded, too"
-        yield f"path: {_scalar(_relative(of.path, beside))}{comment}"
+        yield f"path: {_scalar(_relative(of.path, directory))}{comment}"
         yield from _written(of)
         if of.rejected:
             yield f"max_unparsable: {_limit(_read(of))}  # of the tuples; the proof fails above it"
@@ -166,10 +166,10 @@ class Proposal:
         else:
             yield "# id: [...]  # no columns identify a tuple: without, the proof can only count"
 
-    def _role(self, role: ProposedRole, beside: Path) -> Iterator[str]:
+    def _role(self, role: ProposedRole, directory: Path) -> Iterator[str]:
         of, key = role.master, role.key
         yield "dimension:"
-        yield f"  path: {_scalar(_relative(of.path, beside))}"
+        yield f"  path: {_scalar(_relative(of.path, directory))}"
         yield from _indented(_written(of))
         if of.rejected:
             yield f"  max_rejected: {_limit(_read(of))}  # share of the rows; more are refused"
@@ -404,9 +404,9 @@ def _same(column: str, short: str, form: ColumnFormat) -> bool:
         return False
 
 
-def _relative(path: Path, beside: Path) -> str:
+def _relative(path: Path, directory: Path) -> str:
     """Return a path in a job's notation: relative if the file is below the job's directory."""
-    found, base = Path(os.path.abspath(path)), Path(os.path.abspath(beside))
+    found, base = Path(os.path.abspath(path)), Path(os.path.abspath(directory))
     return str(found.relative_to(base)) if found.is_relative_to(base) else str(found)
 
 

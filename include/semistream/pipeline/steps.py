@@ -62,19 +62,19 @@ def load_settings(
     return advised(settings, recommended)
 
 
-def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
+def load_without_spark(settings: LoadSettings, paths: Paths) -> bool:
     """Return whether a load has nothing to do, so that Spark need not start. The app's status then
     records the run. Return False also if the load would fail, because its app reports the error."""
     from semistream.streaming.app import App
 
-    directory = settings.directory(places)
+    directory = settings.directory(paths)
     if not (directory / "status.json").exists():  # the app was never started
         return False
-    job = workloads.load_job(settings.job, places)
+    job = workloads.load_job(settings.job, paths)
     try:
         with checkpoint_lock(directory):
             status = StatusFile(directory, settings.name())
-            return App(settings, job, places, status).idle() is not None
+            return App(settings, job, paths, status).idle() is not None
     except SemistreamError as e:
         log.info("left to the load itself: %s", e)
         return False
@@ -87,19 +87,19 @@ def from_form(kind: type[S], values: Mapping[str, Any], **more: Any) -> S:
     return kind.load(given | more)
 
 
-def sweep(run: str, places: Paths) -> Sweep:
+def sweep(run: str, paths: Paths) -> Sweep:
     """Return the tuning sweep of a DAG run."""
     from semistream.tuning.sweep import Sweep
 
-    return Sweep(run, places)
+    return Sweep(run, paths)
 
 
-def estimate_join_size(values: Mapping[str, Any], places: Paths) -> dict[str, Any]:
+def estimate_join_size(values: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
     """Estimate the size of the join that a filled-in form names, and log it. Raises ConfigError,
     and TooManyRows for an estimate above the form's limit."""
     from semistream.pipeline.join_size import estimate_join_size as estimate
 
-    found = estimate(from_form(JoinSizeSettings, values), places)
+    found = estimate(from_form(JoinSizeSettings, values), paths)
     log.info("%s", found.describe())
     return asdict(found)
 
@@ -109,7 +109,7 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
     return json.loads((checkpoint / "summary.json").read_text())
 
 
-def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
+def propagated(app: str, paths: Paths, checkpoint: Path) -> dict[str, Any]:
     """Return the punctuations that an app of two streams has propagated since the last
     announcement. No later row of the app's fact table has values that match them.
 
@@ -119,7 +119,7 @@ def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
     """
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
     announced = json.loads(mark.read_text()) if mark.exists() else 0
-    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
         own = app_loads(app_number(connection, app))
         first, last = max(own[0], announced + 1), own[1]
         mine = p.load_id.between(first, last)
@@ -141,7 +141,7 @@ def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
 
 
 def verify(
-    app: str, places: Paths, *, since_last: bool, sample: int, job: str = ""
+    app: str, paths: Paths, *, since_last: bool, sample: int, job: str = ""
 ) -> dict[str, Any]:
     """Prove that everything the app has committed is complete. Raises VerificationFailed, which
     names checks and rows, otherwise.
@@ -154,9 +154,9 @@ def verify(
 
     if sample < 0:
         raise ConfigError("sample", "must be at least 0", sample, "0 joins none again.")
-    limits = workloads.load_any_job(job, places) if job else None
-    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        checkpoint = Path(checkpoint_of(connection, app) or places.checkpoints / app)
+    limits = workloads.load_any_job(job, paths) if job else None
+    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+        checkpoint = Path(checkpoint_of(connection, app) or paths.checkpoints / app)
         has_committed = app in committed_apps(connection)
     if not has_committed and drivers.is_alive(checkpoint):
         raise SemistreamError(
@@ -164,13 +164,13 @@ def verify(
             f"has committed no batch. See `semistream status {app}`, and verify it when it has."
         )
     result = quality.verify(
-        places.warehouse_url,
+        paths.warehouse_url,
         app,
         since_last=since_last,
         limits=limits,
-        reports_dir=places.reports,
-        reports_kept=places.reports_kept,
-        snapshots=places.snapshots,
+        reports_dir=paths.reports,
+        reports_kept=paths.reports_kept,
+        snapshots=paths.snapshots,
         sample=sample,
         unfinished=drivers.unfinished(checkpoint),
     )
@@ -193,10 +193,10 @@ def verify(
     }
 
 
-def warehouse_answers(places: Paths) -> bool:
+def warehouse_answers(paths: Paths) -> bool:
     """Return whether the warehouse accepts connections."""
     try:
-        with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
             connection.execute(select(1))
     except DBAPIError as e:
         return not is_transient(e)
@@ -205,7 +205,7 @@ def warehouse_answers(places: Paths) -> bool:
 
 def replay(
     app: str,
-    places: Paths,
+    paths: Paths,
     file: Path | None = None,
     *,
     job: str = "",
@@ -220,8 +220,8 @@ def replay(
     """
     from semistream.streaming.app import App
 
-    checkpoint = (checkpoint or places.checkpoints / app).absolute()
-    with open_warehouse(places.warehouse_url) as engine:
+    checkpoint = (checkpoint or paths.checkpoints / app).absolute()
+    with open_warehouse(paths.warehouse_url) as engine:
         ledger = Ledger(engine, app)
         newest, sink = ledger.newest_job(), ledger.newest_sink()
     progress = read_checked(checkpoint / PROGRESS, RESTORE)
@@ -232,7 +232,7 @@ def replay(
             app,
             "Run the load first, or name its --checkpoint.",
         )
-    loaded = workloads.load_any_job(job, places) if job else job_of(json.loads(newest[1]))
+    loaded = workloads.load_any_job(job, paths) if job else job_of(json.loads(newest[1]))
     joins = progress["plan"].get("joins", [progress["plan"]])
     values = {
         "job": job or app,
@@ -252,38 +252,36 @@ def replay(
         )
     with checkpoint_lock(checkpoint):
         status = StatusFile(checkpoint, app)
-        return str(App(LoadSettings.load(values), loaded, places, status).replay(file))
+        return str(App(LoadSettings.load(values), loaded, paths, status).replay(file))
 
 
-def loaded_apps(places: Paths) -> list[str]:
+def loaded_apps(paths: Paths) -> list[str]:
     """Return the apps that have committed anything."""
-    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
         return committed_apps(connection)
 
 
-def rows_of(app: str, places: Paths) -> dict[str, int]:
+def rows_of(app: str, paths: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
     through a sink outside the warehouse that still has rows."""
-    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        return removal.rows_of(connection, app, partial(_holds, app, places))
+    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+        return removal.rows_of(connection, app, partial(_holds, app, paths))
 
 
-def _holds(app: str, places: Paths, setting: str) -> bool:
+def _holds(app: str, paths: Paths, setting: str) -> bool:
     """Return whether a sink outside the warehouse has rows of the app. A table that no longer
     exists has no rows."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.warehouse import Warehouse
 
-    warehouse = Warehouse(places.warehouse_url, "", (), 0.0)
+    warehouse = Warehouse(paths.warehouse_url, "", (), 0.0)
     try:
         return open_sink(setting, warehouse).stored(app) is not None
     except ConfigError:
         return False
 
 
-def reset(
-    app: str, places: Paths, checkpoint: Path | None = None, *, reports: bool = False
-) -> None:
+def reset(app: str, paths: Paths, checkpoint: Path | None = None, *, reports: bool = False) -> None:
     """Delete an app's rows, ledger, verifications and checkpoint. The app's next start then begins
     with an empty warehouse.
 
@@ -293,7 +291,7 @@ def reset(
     through another sink that still has rows, and for a directory that is not a checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
-    checkpoint = checkpoint or places.checkpoints / app
+    checkpoint = checkpoint or paths.checkpoints / app
     if (
         checkpoint.is_dir()
         and any(checkpoint.iterdir())
@@ -306,10 +304,10 @@ def reset(
             "Check it.",
         )
     with checkpoint_lock(checkpoint):
-        with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
-            removal.remove_rows(connection, app, partial(_holds, app, places))
-        for dimension in places.snapshots.glob("*"):
-            for root in snapshot_roots(places.snapshots, dimension.name).values():
+        with open_warehouse(paths.warehouse_url) as engine, engine.begin() as connection:
+            removal.remove_rows(connection, app, partial(_holds, app, paths))
+        for dimension in paths.snapshots.glob("*"):
+            for root in snapshot_roots(paths.snapshots, dimension.name).values():
                 pin(root, app, None)
         # renamed first: from half a checkpoint no app could tell what it has loaded
         doomed = checkpoint.with_name(f".{checkpoint.name}.reset")
@@ -318,4 +316,4 @@ def reset(
         shutil.rmtree(doomed)
     if reports:
         for kind in ("validations", "results"):
-            shutil.rmtree(places.reports / kind / app, ignore_errors=True)
+            shutil.rmtree(paths.reports / kind / app, ignore_errors=True)

@@ -50,12 +50,12 @@ def ledger(totals: Totals) -> dict[str, Any]:
     }
 
 
-def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
+def standing(names: Iterable[str], paths: Paths) -> dict[str, dict[str, Any]]:
     """Return by app what the ledger has of it: ``fact_table`` and ``sink``, where its facts are;
     ``in_all``, the numbers of tuples in all its loads, as in the summary, and the newest batch;
     ``proof``, a word; and ``complete``, the sentence on it. Nothing is written, as an earlier
     version may be loading."""
-    engine = connect(places.warehouse_url)
+    engine = connect(paths.warehouse_url)
     try:
         with engine.connect() as connection:
             begun = inspect(connection).has_table(load_commits.name)
@@ -66,10 +66,10 @@ def standing(names: Iterable[str], places: Paths) -> dict[str, dict[str, Any]]:
     return {name: _stands(totals.get(name, Totals(name)), proofs.get(name)) for name in names}
 
 
-def proven(app: str, places: Paths) -> str:
+def proven(app: str, paths: Paths) -> str:
     """Return a sentence on what is proven of an app's loads, even if the warehouse is away."""
     try:
-        return standing([app], places)[app]["complete"] or "NO: nothing is loaded"
+        return standing([app], paths)[app]["complete"] or "NO: nothing is loaded"
     except (SQLAlchemyError, OSError, SemistreamError) as e:
         return f"not known: {str(e).splitlines()[0]}"
 
@@ -100,7 +100,7 @@ def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
 
 
 def quality(
-    connection: Connection, places: Paths, app: str | None = None, limit: int = 20
+    connection: Connection, paths: Paths, app: str | None = None, limit: int = 20
 ) -> list[dict[str, Any]]:
     """Return the latest verifications, newest first. ``report`` is relative to the reports'
     directory."""
@@ -117,13 +117,13 @@ def quality(
             "batches": as_run(row).batches if row.to_batch is not None else "taken out since",
             "failed": json.loads(row.failed),
             "path": row.report,
-            "report": _report(Path(row.report), places),
+            "report": _report(Path(row.report), paths),
         }
         for row in connection.execute(latest)
     ]
 
 
-def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
+def sweeps(connection: Connection, paths: Paths) -> list[dict[str, Any]]:
     """Return the latest tuning sweeps, newest first, with their recommendations. ``report`` is
     relative to the reports' directory."""
     t = tuning_runs.c
@@ -153,33 +153,31 @@ def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
                 for sweep, memory, algorithm, rate in recommended
                 if sweep == row["sweep"]
             ],
-            "report": _report(places.reports / "tuning" / f"{row['sweep']}.html", places),
+            "report": _report(paths.reports / "tuning" / f"{row['sweep']}.html", paths),
         }
         for row in rows
     ]
 
 
-def _report(file: Path, places: Paths) -> str:
+def _report(file: Path, paths: Paths) -> str:
     """Return a report's path relative to the reports' directory; "" if the report no longer
     exists."""
-    reports, file = places.reports.resolve(), file.resolve()
+    reports, file = paths.reports.resolve(), file.resolve()
     return str(file.relative_to(reports)) if file.is_relative_to(reports) and file.is_file() else ""
 
 
-def final_summary(app: str, places: Paths) -> dict[str, Any]:
+def final_summary(app: str, paths: Paths) -> dict[str, Any]:
     """Return the ledger's totals of an app, its unmatched tuples by reason, its last run, and its
     last verification."""
     i = load_inputs.c
-    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app))
         by_reason, by_role = Counter[str](), Counter[str]()
         for (reason, role), count in count_open(connection, (first, last)).items():
             by_reason[reason] += count
             by_role[role] += count
         inputs = (
-            select(
-                i.role, *map(func.sum, (i.missed, func.coalesce(i.lacking, i.missed), i.inferred))
-            )
+            select(i.role, *map(func.sum, (i.missed, i.lacking, i.inferred)))
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)
@@ -206,7 +204,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             or 0
         )
         late = lateness(connection, app)
-        latest = quality(connection, places, app, limit=1)
+        latest = quality(connection, paths, app, limit=1)
         proof = proof_and_source(connection, app)
     return {
         "app": app,
@@ -215,7 +213,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
         "inputs": by_input if len(by_input) > 1 else {},
         "rejected_master": rejected,
         "late": str(late or ""),
-        "run": run_summary(places.checkpoints / app),
+        "run": run_summary(paths.checkpoints / app),
         "complete": str(proof or "NO: nothing was committed"),
         "report": latest[0]["path"] if latest else "",
     }

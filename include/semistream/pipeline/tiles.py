@@ -293,14 +293,6 @@ def _late(status: Status | None, alive: bool, waiting: int, limit: float) -> Ver
     return Verdict("good", "in time") if alive else Verdict("none", "nothing waits")
 
 
-def in_lag(seconds: float) -> str:
-    """Format a duration for people, in a suitable unit."""
-    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:,.0f} s"
-
-
 def _troubles(
     checkpoint: Path,
     status: Status | None,

@@ -26,7 +26,7 @@ from semistream.master.published import current_version, snapshot_root
 from semistream.master.snapshot import SnapshotRelation
 from semistream.paths import Paths
 from semistream.pipeline.loaded import loaded_job
-from semistream.quality.tuple_places import TuplePlaces
+from semistream.quality.tuple_origins import TupleOrigins
 from semistream.reasons import Reason
 from semistream.streaming.spool import TEXT
 from semistream.streaming.stream_schemas import former_schema
@@ -48,7 +48,7 @@ LIMIT = 10  # keys of a reason and role that are shown
 EXAMPLE_BYTES = 256_000_000  # bytes of files that are searched for examples from a range of loads
 COMPARED = 100  # keys whose nearest ones are looked for
 MEANINGS = 10_000  # different reasons of unparsable tuples that are told apart
-SHOWN = 100  # characters of a tuple without an id and a place
+TUPLE_CHARACTERS = 100  # of a tuple without an id and a place
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Example:
             "" if self.id is None else f"id {self.id}",
             "" if self.file is None else f"{self.file}{line}",
         )
-        return " in ".join(filter(None, known)) or str(self.values)[:SHOWN]
+        return " in ".join(filter(None, known)) or str(self.values)[:TUPLE_CHARACTERS]
 
 
 @dataclass(frozen=True)
@@ -117,19 +117,20 @@ class Listed:
 
 
 class Loaded(NamedTuple):
-    """What an app has loaded. checkpoint: its directory."""
+    """An app that has loaded something, with its newest job. checkpoint: the directory of its
+    checkpoint."""
 
     app: str
     job: AnyJob
     checkpoint: Path
 
     @classmethod
-    def of(cls, engine: Engine, app: str, places: Paths) -> Self:
+    def of(cls, engine: Engine, app: str, paths: Paths) -> Self:
         """Look an app up in the warehouse. Raises ConfigError."""
         job = loaded_job(engine, app)
         with engine.connect() as connection:
             noted = checkpoint_of(connection, app)
-        return cls(app, job, Path(noted) if noted else places.checkpoints / app)
+        return cls(app, job, Path(noted) if noted else paths.checkpoints / app)
 
     def kinds(self, engine: Engine, reason: str, role: str) -> list[Kind]:
         """Return the kinds of unmatched tuples that are asked for. Raises ConfigError for a reason
@@ -157,19 +158,19 @@ class Loaded(NamedTuple):
 
 
 def list_unmatched(
-    app: str, places: Paths, *, reason: str = "", role: str = "", limit: int = LIMIT
+    app: str, paths: Paths, *, reason: str = "", role: str = "", limit: int = LIMIT
 ) -> list[Listed]:
     """List an app's unmatched tuples by reason, role and key. limit: the number of keys for each
     reason and role. Memory does not grow with the number of tuples. Raises ConfigError."""
     if limit < 1:
         raise ConfigError("limit", "must be at least 1", limit, "Leave it out for ten keys.")
-    with open_warehouse(places.warehouse_url) as engine:
-        loaded = Loaded.of(engine, app, places)
+    with open_warehouse(paths.warehouse_url) as engine:
+        loaded = Loaded.of(engine, app, paths)
         found = list[Listed]()
         for kind in loaded.kinds(engine, reason, role):
             with engine.connect() as connection:
-                found += _listed(connection, loaded, kind, limit, places)
-        return _with_places(engine, loaded, found)
+                found += _listed(connection, loaded, kind, limit, paths)
+        return _with_origins(engine, loaded, found)
 
 
 def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
@@ -187,7 +188,7 @@ def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
 
 
 def _listed(
-    connection: Connection, loaded: Loaded, kind: Kind, limit: int, places: Paths
+    connection: Connection, loaded: Loaded, kind: Kind, limit: int, paths: Paths
 ) -> Iterator[Listed]:
     columns = _columns(loaded.job, kind)
     tuples, keys = count_of(connection, loaded.app, kind, columns)
@@ -208,7 +209,7 @@ def _listed(
     remarks: tuple[str, ...] = ()
     if kind.reason == Reason.NO_MATCH and isinstance(loaded.job, Job):
         role = loaded.job.role(kind.role)
-        top, remarks = _near(connection, loaded.app, role, top, places)
+        top, remarks = _near(connection, loaded.app, role, top, paths)
     yield Listed(kind.reason, kind.role, tuples, keys, tuple(top), remarks)
 
 
@@ -243,11 +244,11 @@ def _example(row: Row) -> Example:
 
 
 def _near(
-    connection: Connection, app: str, role: JobRole, top: Sequence[Key], places: Paths
+    connection: Connection, app: str, role: JobRole, top: Sequence[Key], paths: Paths
 ) -> tuple[list[Key], tuple[str, ...]]:
     """Return the keys with their nearest keys in the dimension's newest snapshot, and remarks on
     forms in which more keys would match."""
-    root = snapshot_root(places.snapshots, role.dimension.name, role.key)
+    root = snapshot_root(paths.snapshots, role.dimension.name, role.key)
     try:
         version = current_version(root)
         if version is None:
@@ -283,11 +284,11 @@ def _near(
     return [*named, *top[COMPARED:]], tuple(remarks)
 
 
-def _with_places(engine: Engine, loaded: Loaded, listed: Sequence[Listed]) -> list[Listed]:
+def _with_origins(engine: Engine, loaded: Loaded, listed: Sequence[Listed]) -> list[Listed]:
     """Return the listed tuples, with the file and line of each example."""
     if not (schemas := loaded.schemas()):
         return list(listed)
-    search = TuplePlaces(engine, loaded.app, loaded.job, schemas, EXAMPLE_BYTES)
+    search = TupleOrigins(engine, loaded.app, loaded.job, schemas, EXAMPLE_BYTES)
     where: dict[Example, Example] = {}
     two = isinstance(loaded.job, StreamStreamJob)
     for side in range(len(schemas)):
@@ -345,11 +346,11 @@ def _text(key: dict[str, Any]) -> str:
     """Return a key as text for people: its only value, or the values of its columns."""
     if len(key) == 1:
         (value,) = key.values()
-        return _shown(value)
-    return ", ".join(f"{name}={_shown(value)}" for name, value in key.items()) or "(any)"
+        return _readable(value)
+    return ", ".join(f"{name}={_readable(value)}" for name, value in key.items()) or "(any)"
 
 
-def _shown(value: Any) -> str:
+def _readable(value: Any) -> str:
     """Return a value as text, in quotes if it begins or ends with blanks, or has characters that
     cannot be seen or told from a blank; these are escaped."""
     if value is None:

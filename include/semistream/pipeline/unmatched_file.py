@@ -16,7 +16,7 @@ from semistream.job import SIDES, Job, StreamStreamJob
 from semistream.paths import Paths
 from semistream.pipeline.unmatched import Loaded, typed_column
 from semistream.progress import Progress, silent
-from semistream.quality.tuple_places import Places, TuplePlaces
+from semistream.quality.tuple_origins import Origins, TupleOrigins
 from semistream.reasons import QUARANTINED, Reason
 from semistream.streaming.spool import TEXT
 from semistream.warehouse import open_warehouse
@@ -24,29 +24,30 @@ from semistream.warehouse.bulk import fetch
 from semistream.warehouse.schema import unmatched
 from semistream.warehouse.unmatched_groups import Kind, is_of
 
-PLACED = 500_000  # tuples whose places are looked for at a time
+SEARCHED = 500_000  # tuples whose origins are looked for at a time
 WRITTEN = 10_000  # tuples converted at a time
 PLACED_KEYS = pa.schema(
     [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
 )
 # columns of the file
-OWN = ("load_id", "load_row", "reason", "why", "role", "stream_id", "file", "line")
+OUTPUT_COLUMNS = ("load_id", "load_row", "reason", "why", "role", "stream_id", "file", "line")
 
 
 def export_unmatched(
-    app: str, places: Paths, out: Path, *, reason: str = "", role: str = "", tell: Progress = silent
+    app: str, paths: Paths, out: Path, *, reason: str = "", role: str = "", tell: Progress = silent
 ) -> int:
     """Write an app's unmatched tuples to a CSV, JSON lines or Parquet file, and return their
     number. If there are none, no file is written. Raises ConfigError.
 
-    The file has the columns ``OWN``, then the tuple's columns, and ``text`` for tuples that could
-    not be parsed; ``why`` says what is wrong with such a text, and ``stream_id`` is the id that it
-    tells. If the tuple has a column with the name of one in ``OWN``, the column in ``OWN``
-    is called ``_NAME``. A user can correct rows of the file and give them back to a load.
+    The file has the columns ``OUTPUT_COLUMNS``, then the tuple's columns, and ``text`` for tuples
+    that could not be parsed; ``why`` says what is wrong with such a text, and ``stream_id`` is the
+    id that was found in it. If the tuple has a column with a name of ``OUTPUT_COLUMNS``, the output
+    column is called ``_NAME`` instead. A user can correct rows of the file and give them back to a
+    load.
     """
     check_output("out", out)
-    with open_warehouse(places.warehouse_url) as engine:
-        loaded = Loaded.of(engine, app, places)
+    with open_warehouse(paths.warehouse_url) as engine:
+        loaded = Loaded.of(engine, app, paths)
         kinds = loaded.kinds(engine, reason, role)
         if not kinds:
             return 0
@@ -54,7 +55,7 @@ def export_unmatched(
         tuples = _schema(loaded, side)
         schema = _file_schema(tuples)
         check_output("out", out, schema)
-        search = TuplePlaces(engine, app, loaded.job, loaded.schemas())
+        search = TupleOrigins(engine, app, loaded.job, loaded.schemas())
         with OutputFile("out", out, schema) as file:
             for batch in _rows(engine, loaded, kinds, tuples, schema, search, side):
                 file.write(batch)
@@ -100,9 +101,15 @@ def _file_schema(tuples: pa.Schema) -> pa.Schema:
             name = f"_{name}"
         return name
 
-    own = [pa.field(free(name), kind) for name, kind in zip(OWN, kinds, strict=True)]
+    output_columns = [
+        pa.field(free(name), kind) for name, kind in zip(OUTPUT_COLUMNS, kinds, strict=True)
+    ]
     return pa.schema(
-        [*own, *(f.with_nullable(True) for f in tuples), pa.field(free("text"), pa.string())]
+        [
+            *output_columns,
+            *(f.with_nullable(True) for f in tuples),
+            pa.field(free("text"), pa.string()),
+        ]
     ).remove_metadata()
 
 
@@ -112,7 +119,7 @@ def _rows(
     kinds: Sequence[Kind],
     tuples: pa.Schema,
     schema: pa.Schema,
-    search: TuplePlaces,
+    search: TupleOrigins,
     side: int,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the file. For several rows at a time, the ids are read first, then the
@@ -128,7 +135,7 @@ def _rows(
                 select(u.load_id, u.load_row, u.stream_id)
                 .where(mine, beyond)
                 .order_by(u.load_id, u.load_row)
-                .limit(PLACED)
+                .limit(SEARCHED)
             )
             some = pa.Table.from_batches(fetch(connection, keys, PLACED_KEYS), PLACED_KEYS)
             if not some.num_rows:
@@ -136,7 +143,7 @@ def _rows(
             some = some.combine_chunks()
             loads, numbers, ids = (column.chunk(0) for column in some.columns)
             last = (loads[-1].as_py(), numbers[-1].as_py())
-            places = search.find(loads.to_numpy(), ids, side)
+            origins = search.find(loads.to_numpy(), ids, side)
             within = and_(u.load_id <= last[0], or_(u.load_id < last[0], u.load_row <= last[1]))
             query = (
                 select(
@@ -149,24 +156,24 @@ def _rows(
             done = 0
             with connection.execution_options(yield_per=WRITTEN).execute(query) as rows:
                 for part in rows.partitions(WRITTEN):
-                    yield _batch(part, places, done, tuples, schema, role)
+                    yield _batch(part, origins, done, tuples, schema, role)
                     done += len(part)
             after = last
 
 
 def _batch(
     rows: Sequence[Any],
-    places: Places,
+    origins: Origins,
     first: int,
     tuples: pa.Schema,
     schema: pa.Schema,
     role: str | None,
 ) -> pa.RecordBatch:
     """Return a batch of unmatched tuples in the columns of the file to write. first: the position
-    of the first row in ``places``."""
+    of the first row in ``origins``."""
     values = [json.loads(row.kept) for row in rows]
     unparsable = [row.reason == Reason.UNPARSABLE for row in rows]
-    own: list[Sequence[Any]] = [
+    output_columns: list[Sequence[Any]] = [
         [row.load_id for row in rows],
         [row.load_row for row in rows],
         [row.reason for row in rows],
@@ -174,11 +181,11 @@ def _batch(
         [row.role or row.side or (None if row.reason in QUARANTINED else role) for row in rows],
         [row.stream_id for row in rows],
         [
-            of.get("file") if bad else places.file(first + n)
+            of.get("file") if bad else origins.file(first + n)
             for n, (of, bad) in enumerate(zip(values, unparsable, strict=True))
         ],
         [
-            of.get("line") if bad else places.line(first + n)
+            of.get("line") if bad else origins.line(first + n)
             for n, (of, bad) in enumerate(zip(values, unparsable, strict=True))
         ],
     ]
@@ -191,7 +198,7 @@ def _batch(
         for f in tuples
     ]
     text = [of[TEXT] if bad else None for of, bad in zip(values, unparsable, strict=True)]
-    columns = [pa.array(of, f.type) for of, f in zip(own, schema, strict=False)]
+    columns = [pa.array(of, f.type) for of, f in zip(output_columns, schema, strict=False)]
     return pa.RecordBatch.from_arrays(
         [*columns, *cells, pa.array(text, pa.string())], schema=schema
     )

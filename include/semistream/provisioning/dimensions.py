@@ -52,8 +52,8 @@ from semistream.provisioning.master_rows import (
 )
 from semistream.provisioning.publishing import FORMS, forms_of, master_row
 from semistream.warehouse import create_all
-from semistream.warehouse.bulk import bulk_insert, nulled, say_nulled
-from semistream.warehouse.dialects import said, system_of, table_options
+from semistream.warehouse.bulk import bulk_insert, nulled, nulled_sentence
+from semistream.warehouse.dialects import refusals_as_errors, system_of, table_options
 from semistream.warehouse.ids import is_long
 from semistream.warehouse.schema import master_changes, masters, rejected_master
 from semistream.warehouse.tables import IS_INFERRED, dimension_name, dimension_table, ensure, quoted
@@ -185,7 +185,11 @@ def _provision(
     of, schema = joined.dimension, rows.schema
     name, keys = of.name, of.business_key
     system = system_of(engine)
-    with TemporaryFile() as codes, said(engine, dimension.name), engine.begin() as connection:
+    with (
+        TemporaryFile() as codes,
+        refusals_as_errors(engine, dimension.name),
+        engine.begin() as connection,
+    ):
         # a prefix as long as ``dim_``, so that the name is never too long
         staging = _staging_table(f"new_{name}", schema, keyed, keys)
         # a failed provisioning leaves it: it belongs to the connection, not to the transaction
@@ -221,7 +225,7 @@ def _provision(
             )
         system.drop_temporary(connection, staging)
     if staged.nulled:
-        log.warning("%s: %s", dimension.name, say_nulled(staged.nulled, engine))
+        log.warning("%s: %s", dimension.name, nulled_sentence(staged.nulled, engine))
     return ProvisionResult(
         read,
         inserted,

@@ -69,24 +69,24 @@ class PublishSettings(Publishing):
     )
 
 
-def publications(settings: PublishSettings, places: Paths) -> list[Publish]:
+def publications(settings: PublishSettings, paths: Paths) -> list[Publish]:
     """Return the publications that the settings request. Raises ConfigError before any session is
     opened."""
     wanted = [
         d
-        for d in load_dimensions(settings.job, places)
+        for d in load_dimensions(settings.job, paths)
         if settings.dimension in ("", d.dimension.name)
     ]
-    return [Publish(settings, d.dimension.name, key, places) for d in wanted for key in d.keys]
+    return [Publish(settings, d.dimension.name, key, paths) for d in wanted for key in d.keys]
 
 
 class Publish:
     """The publication of a dimension's snapshot for one key: what is read, and where it is written.
     Raises ConfigError before any session is opened."""
 
-    def __init__(self, settings: PublishSettings, name: str, key: Sequence[str], places: Paths):
+    def __init__(self, settings: PublishSettings, name: str, key: Sequence[str], paths: Paths):
         self.settings, self.name, self.key_columns = settings, name, tuple(key)
-        self.url, self.root = places.warehouse_url, snapshot_root(places.snapshots, name, key)
+        self.url, self.root = paths.warehouse_url, snapshot_root(paths.snapshots, name, key)
         self.engine = shared_engine(self.url)
         self.dimension = open_dimension(self.engine, self.name)
 

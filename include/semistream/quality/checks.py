@@ -39,7 +39,7 @@ from semistream.warehouse.schema import (
     unmatched,
 )
 
-ROWS_SHOWN = 50
+LISTED_ROWS = 50
 PARTS = {"batch": batch_of, "drain": drain_of, "partition": partition_of}  # of a load_id
 
 
@@ -333,16 +333,16 @@ def _unparsable(scope: Scope) -> sa.Subquery:
     return select(*columns).subquery("counted")
 
 
-def same_rows(wrong: sa.Table, told: Iterable[str]) -> Check:
+def same_rows(wrong: sa.Table, omitted: Iterable[str]) -> Check:
     """Return the check that the rows' checksums equal those of the ledger. wrong: the wrong rows of
-    loads whose checksum differs; told: sentences about rows that ``wrong`` omits."""
+    loads whose checksum differs; omitted: sentences about rows that ``wrong`` omits."""
     columns = [c for c in wrong.columns if c.name != "number"]
     return Check(
         "same_rows",
         "The rows are the very ones that were loaded",
         "Each load notes a checksum over all columns of its rows, which are all read "
         "again. Where it differs, the load is joined again from its source and its master "
-        "data: old is what these say, new what the warehouse has. " + " ".join(told),
+        "data: old is what these say, new what the warehouse has. " + " ".join(omitted),
         select(*columns).order_by(wrong.c.number),
         expected="old",
         found="new",

@@ -49,7 +49,7 @@ def dimension_checks(
 ) -> Iterator[Check]:
     """Yield the checks of a role that are possible. size: the number of facts, and of unmatched
     tuples, that are joined again; seed: the seed for drawing them."""
-    yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
+    yield unmatched_share(scope, role, explain_unmatched(staging, scope, role))
     if role.max_open_hours is not None:
         yield open_age(scope, role, role.max_open_hours)
     # a load has a sketch of keys only if its job has one role
@@ -261,7 +261,7 @@ def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
     )
 
 
-def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
+def explain_unmatched(staging: Staging, scope: Scope, role: Role) -> str:
     """Write notes to the log and the report about tuples without a row of the dimension: a rise of
     their number, and keys that would match in another form. Return a sentence about these keys; ""
     if there are none."""
@@ -279,7 +279,7 @@ def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
         if is_suspicious(int(read - missing), int(no_match or 0)):
             snapshot = role.snapshots / role.versions.get(scope.last, "")
             found = find_near_misses(
-                connection, scope.unsettled, role.name, role.on, snapshot, passed
+                connection, scope.later_loads, role.name, role.on, snapshot, passed
             )
     why = "" if found is None else f"{found}: formats: {found.declaration}."
     why = why[:1].upper() + why[1:]
@@ -301,7 +301,7 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
     role before these loads, and was joined again in them.
     """
     r, u = load_rejections.c, unmatched.c
-    of_range = (u.load_id.between(*scope.unsettled), scope.kept())
+    of_range = (u.load_id.between(*scope.later_loads), scope.kept())
     graced = and_(u.reason == Reason.NO_MATCH, role.in_grace(unmatched))
     resolved = (
         select(func.count())
@@ -336,8 +336,8 @@ def _left_before(scope: Scope, role: Role) -> sa.Subquery:
     old = unmatched.alias("old")
     mine = (
         old.c.fact_table == scope.fact_name,
-        old.c.load_id.between(first_load(scope.number, START), scope.settled),
-        old.c.resolved_by.between(*scope.unsettled),
+        old.c.load_id.between(first_load(scope.number, START), scope.last_complete_load),
+        old.c.resolved_by.between(*scope.later_loads),
     )
     return (
         select(old.c.stream_id, old.c.resolved_by)
@@ -356,16 +356,16 @@ def _is_of(before: sa.Subquery) -> ColumnElement[bool]:
 
 
 def _met(scope: Scope, role: Role) -> ColumnElement[Any]:
-    """Return the number of tuples that came to a role in these loads. They are what the first role
-    has met without those that the roles before have kept, because a role before may have passed on
-    several rows of a tuple."""
+    """Return the number of tuples that reached a role in these loads: the tuples that the first
+    role has read, less those that earlier roles have not passed on. The rows that this role has
+    read are not counted, because an earlier role may have passed on several rows of a tuple."""
     i, mine = load_inputs.c, load_inputs.alias("mine")
     first = case((i.number == 0, i.rows_read + i.resolved), else_=0)
     kept = case((i.number < mine.c.number, i.unmatched + i.waiting - i.waiting_before), else_=0)
     return (
         select(func.coalesce(func.sum(first - kept), 0))
         .select_from(load_inputs.join(mine, mine.c.load_id == i.load_id))
-        .where(mine.c.role == role.name, mine.c.load_id.between(*scope.unsettled))
+        .where(mine.c.role == role.name, mine.c.load_id.between(*scope.later_loads))
         .scalar_subquery()
     )
 
@@ -374,7 +374,7 @@ def _tuples(scope: Scope, role: Role, condition: ColumnElement[bool]) -> sa.Scal
     """Return the number of tuples with facts of these loads for which a condition holds. A tuple
     without a row of this role is one fact, unless another role has many rows for it."""
     f = scope.fact
-    mine = (f.c.load_id.between(*scope.unsettled), condition)
+    mine = (f.c.load_id.between(*scope.later_loads), condition)
     if all(other.unique for other in scope.roles if other.name != role.name):
         return select(func.count()).select_from(f).where(*mine).scalar_subquery()
     tuples = select(*(f.c[i] for i in scope.ids or ROW_KEY)).where(*mine).distinct().subquery()
@@ -387,7 +387,7 @@ def _total(
     """Return the sum of a column of the ledger over the role's rows of the loads since the last
     time that no tuple waited."""
     table = column.table.c
-    mine = (table.load_id.between(*scope.unsettled), table.role == role.name)
+    mine = (table.load_id.between(*scope.later_loads), table.role == role.name)
     return select(func.coalesce(func.sum(column), 0)).where(*mine, *conditions).scalar_subquery()
 
 

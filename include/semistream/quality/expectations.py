@@ -3,7 +3,7 @@ and the metric that runs the query.
 
 GX's UnexpectedRowsExpectation runs its query twice, keeps at most 200 rows without a warning, and
 interprets braces in the SQL as placeholders. This expectation runs the query once, counts all its
-rows and keeps the first ROWS_SHOWN for the report.
+rows and keeps the first LISTED_ROWS for the report.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from great_expectations.expectations.metrics.metric_provider import metric_value
 from great_expectations.expectations.metrics.query_metric_provider import QueryMetricProvider
 from pydantic.v1 import PrivateAttr
 
-from semistream.quality.checks import ROWS_SHOWN
+from semistream.quality.checks import LISTED_ROWS
 
 
 class FoundRows(QueryMetricProvider):
     """The metric {"count": number of rows that the query returns, "columns": their names, "rows":
-    the first ROWS_SHOWN as lists}."""
+    the first LISTED_ROWS as lists}."""
 
     metric_name = "semistream.found_rows"
     value_keys = ("query",)
@@ -46,7 +46,7 @@ class FoundRows(QueryMetricProvider):
         runtime_configuration: dict[str, Any],
     ) -> dict[str, Any]:
         found = execution_engine.execute_query(sa.text(metric_value_kwargs["query"]))
-        rows = [[_plain(v) for v in row] for row in found.fetchmany(ROWS_SHOWN)]
+        rows = [[_plain(v) for v in row] for row in found.fetchmany(LISTED_ROWS)]
         count = len(rows)
         while more := found.fetchmany(10_000):
             count += len(more)

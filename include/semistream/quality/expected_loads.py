@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from sqlalchemy import BigInteger, Column, select
 
+from semistream.durations import duration_text
 from semistream.expect import Expectation, Expectations, Freshness, MatchRate, Volume
 from semistream.job import SIDES
 from semistream.quality.checks import Check
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 LOADS = 30  # most loads from which usual values are learned
 LITTLE = 0.1  # a volume within this share of the median is usual
 POINTS = 0.02  # a match rate within this distance of the median is usual
-UNITS = ((86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 Form = Callable[[float], str]
 
 
@@ -93,7 +93,7 @@ def expectation_checks(
     if (freshness := expect.freshness) is not None:
         title = "The newest load is as recent as is expected"
         judged = _age(freshness, loads)
-        yield _check(staging, scope, "freshness", "", title, freshness, judged, _time)
+        yield _check(staging, scope, "freshness", "", title, freshness, judged, duration_text)
 
 
 def is_stale(expect: Expectations, loads: Sequence[Load]) -> bool:
@@ -209,8 +209,3 @@ def _check(
         expected="expected",
         found="found",
     ).about(role)
-
-
-def _time(seconds: float) -> str:
-    size, unit = next((u for u in UNITS if seconds >= 2 * u[0]), UNITS[-1])
-    return f"{seconds / size:.0f} {unit}"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, or_, select, true
+from sqlalchemy import Connection, delete, insert, select, true
 
 from semistream.positions import ordinal
 from semistream.quality.checkpoint import CheckResult
@@ -39,10 +39,7 @@ def write_failures(
         true()
         if run.from_batch is None
         else ordinal(q.from_batch, q.from_drain) >= ordinal(run.from_batch, run.from_drain),
-        or_(
-            q.to_batch.is_(None),
-            ordinal(q.to_batch, q.to_drain) <= ordinal(run.to_batch, run.to_drain),
-        ),
+        ordinal(q.to_batch, q.to_drain) <= ordinal(run.to_batch, run.to_drain),
     )
     connection.execute(delete(quality_failures).where(f.verification.in_(covered)))
     of_run = {

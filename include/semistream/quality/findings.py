@@ -9,7 +9,7 @@ from typing import Any
 from semistream.quality.scope import Scope
 
 NAMED = 1_000  # rows named of each kind
-SHOWN = 2_000  # characters of a row
+ROW_CHARACTERS = 2_000
 BEFORE = 20  # characters shown before the first that differs, of long texts
 CHANGED, SURPLUS, MISSING = "changed", "surplus", "missing"
 
@@ -40,11 +40,11 @@ class Finding:
 
 @dataclass
 class WrongRows:
-    """The wrong rows. findings: the rows that could be identified; told: sentences that say how
+    """The wrong rows. findings: the rows that could be identified; notes: sentences that say how
     many rows of each kind there are, and what was not compared."""
 
     findings: list[Finding] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def id_text(scope: Scope, row: dict[str, Any]) -> str:
@@ -58,18 +58,18 @@ def same(a: Any, b: Any) -> bool:
 
 def text(value: Any) -> str | None:
     whole = _whole(value)
-    return whole if whole is None else whole[:SHOWN]
+    return whole if whole is None else whole[:ROW_CHARACTERS]
 
 
 def differing(old: Any, new: Any) -> tuple[str | None, str | None]:
     """Return the texts of two values that differ; of texts whose beginnings are equal, the parts
     from shortly before the first difference."""
     a, b = _whole(old), _whole(new)
-    if a is None or b is None or a[:SHOWN] != b[:SHOWN]:
+    if a is None or b is None or a[:ROW_CHARACTERS] != b[:ROW_CHARACTERS]:
         return text(old), text(new)
     different = (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     first = next(different, min(len(a), len(b))) - BEFORE
-    return f"…{a[first:]}"[:SHOWN], f"…{b[first:]}"[:SHOWN]
+    return f"…{a[first:]}"[:ROW_CHARACTERS], f"…{b[first:]}"[:ROW_CHARACTERS]
 
 
 def _whole(value: Any) -> str | None:
@@ -79,4 +79,4 @@ def _whole(value: Any) -> str | None:
 
 
 def row_text(values: dict[str, Any]) -> str:
-    return json.dumps(values, default=text, ensure_ascii=False)[:SHOWN]
+    return json.dumps(values, default=text, ensure_ascii=False)[:ROW_CHARACTERS]

@@ -130,4 +130,6 @@ def _since(scope: Scope, table: sa.FromClause) -> sa.ColumnElement[bool]:
     which no tuple waited. Every tuple read since then is in the output of these loads, or waits at
     the end. Loads that join tuples again are excluded, because they have no sketch of their keys.
     """
-    return sa.and_(scope.until(table), table.c.load_id > scope.settled, ~resolving(table.c.load_id))
+    return sa.and_(
+        scope.until(table), table.c.load_id > scope.last_complete_load, ~resolving(table.c.load_id)
+    )

@@ -44,7 +44,7 @@ def rejected_without_row(staging: Staging, scope: Scope, role: Role) -> Between:
         select(i.version, u.tuple)
         .select_from(unmatched.join(load_inputs, and_(i.load_id == u.load_id, i.role == role.name)))
         .where(
-            u.load_id.between(*scope.unsettled),
+            u.load_id.between(*scope.later_loads),
             scope.kept(),
             u.reason.in_(MISSING),
             u.role != role.name,

@@ -31,19 +31,21 @@ from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.taking_out import Stretch
 from semistream.warehouse.types import KeyString, LongString
 
-PLACES = 2**31  # a tuple's place is its batch times this, plus the number of its file in the batch
+# a tuple's origin is its batch times this, plus the number of its file in the batch
+ORIGINS_PER_BATCH = 2**31
 Columns = Mapping[str, sa.types.TypeEngine]  # a source's columns, with the warehouse's types
 
 
 @dataclass(frozen=True)
 class Sources:
     """The recounted source. counts: batch, source, rows_in_source; ids: quality_batch,
-    quality_place, the id columns, quality_id (None if the job names no id columns); places: place,
-    path (see ``PLACES``). The prefix ``quality_`` avoids the names of data columns."""
+    quality_origin, the id columns, quality_id (None if the job names no id columns); origins:
+    origin, path (see ``ORIGINS_PER_BATCH``). The prefix ``quality_`` avoids the names of data
+    columns."""
 
     counts: sa.Table
     ids: sa.Table | None
-    places: sa.Table | None = None
+    origins: sa.Table | None = None
 
 
 def recounted_columns(scope: Scope, stream: Stream) -> Columns:
@@ -101,7 +103,7 @@ def _stage(
         staging.table(
             stream.named("ids"),
             Column("quality_batch", BigInteger),
-            Column("quality_place", BigInteger),
+            Column("quality_origin", BigInteger),
             *(Column(quoted(name), kind) for name, kind in columns.items()),
             Column("quality_id", KeyString()),
         )
@@ -133,12 +135,12 @@ def _stage(
         Column("rows_in_source", BigInteger),
         rows=counted,
     )
-    places = staging.table(
-        stream.named("places"),
-        Column("place", BigInteger),
+    origins = staging.table(
+        stream.named("origins"),
+        Column("origin", BigInteger),
         Column("path", LongString()),
         rows=(
-            (batch * PLACES + number, part.label)
+            (batch * ORIGINS_PER_BATCH + number, part.label)
             for batch, each in parts
             for number, part in enumerate(each)
         ),
@@ -146,7 +148,7 @@ def _stage(
     if tuples is not None:
         staging.index(tuples, *names[:ids])
         staging.index(tuples, "quality_id")
-    return Sources(counts, tuples, places)
+    return Sources(counts, tuples, origins)
 
 
 def recounts(
@@ -208,7 +210,7 @@ def with_stream_id(
     file: int = 0,
     whole: bool = False,
 ) -> pa.Table:
-    """Return the rows that have an id, with quality_id, quality_batch and quality_place, in
+    """Return the rows that have an id, with quality_id, quality_batch and quality_origin, in
     ``schema``.
 
     ids: the number of id columns, which come first; file: the file's number in the batch; whole:
@@ -229,10 +231,10 @@ def with_stream_id(
             stream_ids(found, names),
             *(
                 pa.repeat(pa.scalar(n, pa.int64()), len(found))
-                for n in (batch, batch * PLACES + file)
+                for n in (batch, batch * ORIGINS_PER_BATCH + file)
             ),
         ],
-        names=[*found.schema.names, "quality_id", "quality_batch", "quality_place"],
+        names=[*found.schema.names, "quality_id", "quality_batch", "quality_origin"],
     )
     given = [
         rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)

@@ -1,4 +1,4 @@
-"""What the report tells of a failed check: the cause in plain words, and what to do."""
+"""The texts of the report about a failed check: its cause in plain words, and the remedy."""
 
 from __future__ import annotations
 

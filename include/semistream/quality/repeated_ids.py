@@ -21,8 +21,8 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Subquery, and_, func, 
 from semistream.counted import counted
 from semistream.job import FILE_FORMATS
 from semistream.quality.checks import Check
-from semistream.quality.recount import PLACES, Sources, with_stream_id
-from semistream.quality.repeated_places import find_places
+from semistream.quality.recount import ORIGINS_PER_BATCH, Sources, with_stream_id
+from semistream.quality.repeated_origins import find_origins
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Staging
 from semistream.warehouse.bulk import fetch
@@ -32,18 +32,18 @@ from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, typed
 
 ROWS = 50_000  # rows of unmatched converted at a time
-PAIRS_SHOWN, IDS_SHOWN = 3, 5  # how many pairs of files, and ids, are named
+LISTED_PAIRS, LISTED_IDS = 3, 5  # how many pairs of files, and ids, are named
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """The repeated ids. table: stream_id, times, first_place, last_place; places: a table with the
-    names of places; told: a sentence that says how many ids there are and in which files, "" if
-    there are none."""
+    """The repeated ids. table: stream_id, times, first_origin, last_origin; origins: a table with
+    the names of origins; summary: a sentence that says how many ids there are and in which files,
+    "" if there are none."""
 
     table: sa.Table
-    places: sa.Table
-    told: str
+    origins: sa.Table
+    summary: str
 
 
 def unique_ids(
@@ -54,8 +54,10 @@ def unique_ids(
     found = stage_repeated(staging, scope, stream, sources)
     if stream.spec.unique_ids:
         yield _unique_ids(found, scope.app, stream, sources is not None)
-    elif found.told:
-        staging.notes.append(f"{found.told} The job has unique_ids: false, so that this is right.")
+    elif found.summary:
+        staging.notes.append(
+            f"{found.summary} The job has unique_ids: false, so that this is right."
+        )
 
 
 def _unique_ids(found: Repeated, app: str, stream: Stream, recounted: bool) -> Check:
@@ -72,19 +74,19 @@ def _unique_ids(found: Repeated, app: str, stream: Stream, recounted: bool) -> C
         else "Where tuples came twice: take the copies out of the source, `semistream reset "
         f"{app}`, and load again."
     )
-    f = _with_files(found.table, found.places).c
+    f = _with_files(found.table, found.origins).c
     named = select(
         f.stream_id,
         f.times.label("times_in_source"),
-        _batch(f.first_place).label("first_batch"),
+        _batch(f.first_origin).label("first_batch"),
         f.first_file,
-        _batch(f.last_place).label("last_batch"),
+        _batch(f.last_origin).label("last_batch"),
         f.last_file,
-    ).order_by(f.first_place, f.last_place, f.stream_id)
+    ).order_by(f.first_origin, f.last_origin, f.stream_id)
     return Check(
         "unique_ids",
         f"No id comes twice in the {stream.word}source",
-        f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(),
+        f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.summary}".strip(),
         named,
         f"{copy} Where the ids do not identify a tuple, name all columns "
         f"that do under stream.id, reset and load again. Where copies are right, set unique_ids: "
@@ -94,13 +96,13 @@ def _unique_ids(found: Repeated, app: str, stream: Stream, recounted: bool) -> C
     )
 
 
-def _with_files(table: sa.Table, places: sa.Table) -> Subquery:
-    """Select the repeated ids with the names of their places: first_file, last_file."""
-    t, first, last = table.c, places.alias("first"), places.alias("last")
+def _with_files(table: sa.Table, origins: sa.Table) -> Subquery:
+    """Select the repeated ids with the names of their origins: first_file, last_file."""
+    t, first, last = table.c, origins.alias("first"), origins.alias("last")
     return (
         select(*t, first.c.path.label("first_file"), last.c.path.label("last_file"))
-        .outerjoin_from(table, first, first.c.place == t.first_place)
-        .outerjoin(last, last.c.place == t.last_place)
+        .outerjoin_from(table, first, first.c.origin == t.first_origin)
+        .outerjoin(last, last.c.origin == t.last_origin)
         .subquery("with_files")
     )
 
@@ -110,50 +112,52 @@ def stage_repeated(
 ) -> Repeated:
     """Stage the repeated ids. They are counted in the source, or in the warehouse if the source was
     not recounted."""
-    if sources is None or sources.ids is None or sources.places is None:
+    if sources is None or sources.ids is None or sources.origins is None:
         recent = _loaded(staging, scope, stream)
-        places = staging.table(
-            stream.named("loaded_places"), Column("place", BigInteger), Column("path", LongString())
+        origins = staging.table(
+            stream.named("loaded_origins"),
+            Column("origin", BigInteger),
+            Column("path", LongString()),
         )
     else:
-        recent, places = sources.ids, sources.places
+        recent, origins = sources.ids, sources.origins
     table = staging.table(
         stream.named("repeated"),
         Column("stream_id", KeyString()),
-        *(Column(n, BigInteger) for n in ("times", "first_place", "last_place")),
+        *(Column(n, BigInteger) for n in ("times", "first_origin", "last_origin")),
     )
     staging.fill(table, _repeated(scope, stream, recent))
     if not (count := staging.count(table)):
-        return Repeated(table, places, "")
+        return Repeated(table, origins, "")
     if stream.spec.unique_ids and stream.spec.format in FILE_FORMATS:
-        table = find_places(staging, scope, stream, table, places)
-    return Repeated(table, places, _summary(staging, table, places, count))
+        table = find_origins(staging, scope, stream, table, origins)
+    return Repeated(table, origins, _summary(staging, table, origins, count))
 
 
 def _repeated(scope: Scope, stream: Stream, recent: sa.Table) -> sa.Select:
-    """Select stream_id, times, first_place, last_place of ids that occur more than once."""
+    """Select stream_id, times, first_origin, last_origin of ids that occur more than once."""
     r = recent.c
     now = (
         select(
             r.quality_id.label("stream_id"),
             *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(stream.ids)),
             func.count().label("times"),
-            func.min(r.quality_place).label("first_place"),
-            func.max(r.quality_place).label("last_place"),
+            func.min(r.quality_origin).label("first_origin"),
+            func.max(r.quality_origin).label("last_origin"),
         )
         .group_by(r.quality_id)
         .subquery("now")
     )
     if scope.source_first is None:
-        return select(now.c.stream_id, now.c.times, now.c.first_place, now.c.last_place).where(
+        return select(now.c.stream_id, now.c.times, now.c.first_origin, now.c.last_origin).where(
             now.c.times > 1
         )
     facts, kept = _facts_before(scope, stream, recent), _kept_before(scope, stream, recent)
     times = now.c.times + sum(func.coalesce(t.c.times, 0) for t in (facts, kept))
-    first = func.coalesce(facts.c.first_place, kept.c.first_place, now.c.first_place)
+    first = func.coalesce(facts.c.first_origin, kept.c.first_origin, now.c.first_origin)
     same = and_(*(facts.c[f"id_{n}"] == now.c[f"id_{n}"] for n in range(len(stream.ids))))
     return (
-        select(now.c.stream_id, times, first, now.c.last_place)
+        select(now.c.stream_id, times, first, now.c.last_origin)
         .select_from(
             now.outerjoin(facts, same).outerjoin(kept, kept.c.stream_id == now.c.stream_id)
         )
@@ -177,7 +181,7 @@ def _facts_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
         select(
             *(c.label(f"id_{n}") for n, c in enumerate(names)),
             func.count().label("times"),
-            _place(func.min(copies.c.load_id)).label("first_place"),
+            _origin(func.min(copies.c.load_id)).label("first_origin"),
         )
         .group_by(*names)
         .subquery("facts_before")
@@ -190,7 +194,7 @@ def _kept_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
         select(
             u.stream_id,
             func.count().label("times"),
-            _place(func.min(u.load_id)).label("first_place"),
+            _origin(func.min(u.load_id)).label("first_origin"),
         )
         .where(
             scope.kept(stream),
@@ -237,7 +241,7 @@ def _loaded(staging: Staging, scope: Scope, stream: Stream) -> sa.Table:
     kinds = {i: scope.fact.c[of].type for i, of in stream.ids.items()}
     table = staging.table(
         stream.named("loaded"),
-        Column("quality_place", BigInteger),
+        Column("quality_origin", BigInteger),
         *(Column(quoted(i), kind) for i, kind in kinds.items()),
         Column("quality_id", KeyString()),
     )
@@ -258,11 +262,11 @@ def _loaded_tuples(
     found = pa.schema([*(schema.field(i) for i in ids), pa.field("load_id", pa.int64())])
     with staging.engine.connect() as connection:
         for batch in fetch(connection, facts, found):
-            places = _place(batch.column("load_id").to_numpy())
+            origins = _origin(batch.column("load_id").to_numpy())
             yield with_stream_id(0, batch.select(ids), len(ids), schema).set_column(
-                schema.get_field_index("quality_place"),
-                "quality_place",
-                pa.array(places, pa.int64()),
+                schema.get_field_index("quality_origin"),
+                "quality_origin",
+                pa.array(origins, pa.int64()),
             )
     kept = select(u.load_id, u.stream_id, u.tuple).where(
         scope.kept(stream),
@@ -276,7 +280,7 @@ def _loaded_tuples(
             yield pa.Table.from_pylist(
                 [
                     {
-                        "quality_place": _place(load),
+                        "quality_origin": _origin(load),
                         "quality_id": stream_id,
                         **_ids_of(stream_id, json.loads(text), scope, stream),
                     }
@@ -297,30 +301,30 @@ def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) 
         return dict.fromkeys(stream.ids)
 
 
-def _place(load_id: Any) -> Any:
-    """Return the number that stands for a whole batch in the columns first_place and last_place.
+def _origin(load_id: Any) -> Any:
+    """Return the number that stands for a whole batch in the columns first_origin and last_origin.
     load_id: a number, an array or a column."""
-    return batch_of(load_id) * PLACES
+    return batch_of(load_id) * ORIGINS_PER_BATCH
 
 
-def _batch(place: ColumnElement[int]) -> ColumnElement[int]:
-    return (place - place % PLACES) // PLACES
+def _batch(origin: ColumnElement[int]) -> ColumnElement[int]:
+    return (origin - origin % ORIGINS_PER_BATCH) // ORIGINS_PER_BATCH
 
 
-def _summary(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> str:
-    f = _with_files(table, places).c
-    pair = [f.first_place, f.last_place, f.first_file, f.last_file]
+def _summary(staging: Staging, table: sa.Table, origins: sa.Table, count: int) -> str:
+    f = _with_files(table, origins).c
+    pair = [f.first_origin, f.last_origin, f.first_file, f.last_file]
     rows = staging.all(
         select(*pair, func.count().label("ids"))
         .group_by(*pair)
-        .order_by(sa.desc("ids"), f.first_place, f.last_place)
-        .limit(PAIRS_SHOWN + 1)
+        .order_by(sa.desc("ids"), f.first_origin, f.last_origin)
+        .limit(LISTED_PAIRS + 1)
     )
     examples = staging.scalars(
-        select(f.stream_id).order_by(f.first_place, f.last_place, f.stream_id).limit(IDS_SHOWN)
+        select(f.stream_id).order_by(f.first_origin, f.last_origin, f.stream_id).limit(LISTED_IDS)
     )
-    parts = [_pair(row) for row in rows[:PAIRS_SHOWN]]
-    more = "; others elsewhere" if len(rows) > PAIRS_SHOWN else ""
+    parts = [_pair(row) for row in rows[:LISTED_PAIRS]]
+    more = "; others elsewhere" if len(rows) > LISTED_PAIRS else ""
     return (
         f"{counted(count, 'id')} {'comes' if count == 1 else 'come'} more than once: "
         f"{'; '.join(parts)}{more}. Such as {', '.join(examples)}."
@@ -329,9 +333,9 @@ def _summary(staging: Staging, table: sa.Table, places: sa.Table, count: int) ->
 
 def _pair(row: sa.Row) -> str:
     first, last = (
-        path or f"batch {place // PLACES}"
-        for path, place in ((row.first_file, row.first_place), (row.last_file, row.last_place))
+        path or f"batch {origin // ORIGINS_PER_BATCH}"
+        for path, origin in ((row.first_file, row.first_origin), (row.last_file, row.last_origin))
     )
     return f"{row.ids:,} " + (
-        f"within {first}" if row.first_place == row.last_place else f"in {first} and in {last}"
+        f"within {first}" if row.first_origin == row.last_origin else f"in {first} and in {last}"
     )

@@ -39,8 +39,8 @@ from semistream.warehouse.schema import (
     quality_runs,
 )
 
-BATCHES_SHOWN = 100
-LOADS_SHOWN = 30
+LISTED_BATCHES = 100
+CHARTED_LOADS = 30
 FILES_NAMED = 3
 # the columns of a batch in the report
 STILL = "still unmatched, in all"
@@ -74,10 +74,10 @@ def summarise(
             "fact_table": scope.fact_name,
             "sink": "" if sink_kind(scope.sink).in_warehouse else scope.sink,
             "figures": [[k, n] for k, n in figures.items()],
-            "counts": _told(figures, whole=scope.first is None),
+            "counts": _whereabouts(figures, whole=scope.first is None),
             "columns": [*NUMBERS, MEDIAN, LONGEST],
             "commits": len(batches),
-            "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
+            "batches": [list(b.values()) for b in batches[-LISTED_BATCHES:]],
             "covered": [list(pair) for pair in _covered(connection, scope, figures)],
             "flows": _flows(connection, scope, batches),
             "good": good and _good(good, reports),
@@ -154,9 +154,9 @@ def _figures(
     return figures, batches
 
 
-def _told(figures: Mapping[str, int], *, whole: bool) -> str:
+def _whereabouts(figures: Mapping[str, int], *, whole: bool) -> str:
     """Return what became of the tuples, in sentences whose numbers add up. whole: whether all
-    batches were verified; then what was joined again is only where it is now."""
+    batches were verified; then a tuple that was joined again is counted once, where it is now."""
     came, unmatched = [f"{counted(figures['rows read'], 'row')} read"], figures["unmatched"]
     still, waiting = figures.get(STILL, unmatched), figures["waiting"]
     if whole:
@@ -386,7 +386,7 @@ def _trends(job: AnyJob, loads: Sequence[Load]) -> Iterator[dict[str, Any]]:
     """Yield the series of the last loads that the report shows. A series has a name, a format, and
     for each load its description, its value, the usual band as [low, median, high] or None, and
     whether the value is outside its limits."""
-    shown = range(max(len(loads) - LOADS_SHOWN, 0), len(loads))
+    shown = range(max(len(loads) - CHARTED_LOADS, 0), len(loads))
     volume = job.expect.volume or Volume.load({})
     yield _trend(
         "rows read",

@@ -147,7 +147,7 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
 def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
     """Copy the table's columns from the facts of those loads that may contain tuples of the
     recounted part of the source."""
-    f, b, after = scope.fact, load_batches.c, scope.settled
+    f, b, after = scope.fact, load_batches.c, scope.last_complete_load
     rows, ends = 0, list[int]()
     for load in staging.all(
         select(b.load_id, b.output_rows)

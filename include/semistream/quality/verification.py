@@ -60,7 +60,7 @@ from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
 from semistream.settings import Settings
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.warehouse.bulk import say_nulled
+from semistream.warehouse.bulk import nulled_sentence
 from semistream.warehouse.inferred import count_filled, oldest_filled
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
@@ -71,8 +71,8 @@ from semistream.warehouse.source_files import source_files
 from semistream.warehouse.tables import existing_table
 
 S = TypeVar("S", bound=Settings)
-CHARACTERS_SHOWN = 400  # of a value, in a message: a path is to be shown whole
-ROWS_SHOWN = 5  # of a failed check, in a log or an error message
+MOST_CHARACTERS = 400  # of a value, in a message: a path is to be shown whole
+LISTED_ROWS = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
 GO_ON = "`semistream load JOB`, or the DAG of the load, goes on where it was."
@@ -137,7 +137,7 @@ class VerificationResult:
         for r in (*self.failed, *self.warned):
             what = f"{'Warning: ' if r.warned else ''}{r.title} ({r.name})"
             yield f"- {what}: {r.error or counted(r.count, 'row')}"
-            yield from (f"    {_words(row)}" for row in r.rows[:ROWS_SHOWN])
+            yield from (f"    {_words(row)}" for row in r.rows[:LISTED_ROWS])
             yield from [f"    What to do: {r.remedy}"] if r.remedy else []
 
 
@@ -146,7 +146,7 @@ def _words(row: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]}…"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
 class VerificationFailed(SemistreamError):
@@ -187,11 +187,11 @@ def verify(
     for an app that has loaded nothing. A failed check raises no error.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-    places = Paths.from_environment()
+    paths = Paths.from_environment()
     seed = secrets.randbelow(2**31) if seed is None else seed
-    reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
+    reports, snapshots = (reports_dir or paths.reports).absolute(), snapshots or paths.snapshots
     with warehouse.open_warehouse(url) as engine:
-        ahead = lost_batches(engine, app, places.checkpoints / app)
+        ahead = lost_batches(engine, app, paths.checkpoints / app)
         with engine.connect() as connection:
             commits = committed(connection, app)
             job = _with_limits(job or job_of(json.loads(commits[-1].job)), limits)
@@ -260,7 +260,7 @@ def verify(
                     reports,
                     snapshots,
                     versions,
-                    reports_kept or places.reports_kept,
+                    reports_kept or paths.reports_kept,
                     ahead,
                     unfinished,
                 )
@@ -411,7 +411,7 @@ def _checks(
     wrong = (
         find_wrong_rows(staging, scope, recent, checksums, found[0]) if scope.roles else WrongRows()
     )
-    yield same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
+    yield same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.notes)
     if damaged is not None:
         yield table_files(damaged)
     for stream, recounted in zip(scope.streams, found, strict=True):
@@ -457,7 +457,7 @@ def _run(
         )
         late = lateness(connection, scope.app)
     if lost:
-        staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
+        staging.notes.append(f"Of the facts verified: {nulled_sentence(lost, engine)}.")
     if f"{late or ''}":
         staging.notes.append(f"Of all that {scope.app} has loaded: {late}.")
     told |= {"notes": staging.notes, "unseen": staging.unseen, "unfinished": unfinished}

@@ -62,11 +62,11 @@ class Row:
 
 
 def _hashed(batches: Iterable[pa.RecordBatch], at: Sequence[str]) -> Hashed:
-    hashes, places = [np.empty(0, np.uint64)], [np.empty((0, len(at)), np.int64)]
+    hashes, keys = [np.empty(0, np.uint64)], [np.empty((0, len(at)), np.int64)]
     for batch in batches:
         hashes.append(row_hashes(batch.drop_columns(list(at))))
-        places.append(np.column_stack([batch.column(n).to_numpy() for n in at]).astype(np.int64))
-    return Hashed(np.concatenate(hashes), np.concatenate(places))
+        keys.append(np.column_stack([batch.column(n).to_numpy() for n in at]).astype(np.int64))
+    return Hashed(np.concatenate(hashes), np.concatenate(keys))
 
 
 def compare_facts(
@@ -139,11 +139,11 @@ def compare_facts(
             if finding.load_id is not None:
                 lacking[finding.load_id] -= row.hash
         if more := sum(n % 2**64 != 0 for n in lacking.values()):
-            found.told.append(
+            found.notes.append(
                 f"In {more:,} of these loads there is more that is wrong, and could not be named."
             )
     if len(wrong) > most or len(lost) > most:
-        found.told.append(
+        found.notes.append(
             f"{len(wrong):,} rows of {name} are not as they were loaded, and "
             f"{len(lost):,} that were loaded are not there; the first {most:,} are "
             f"compared."

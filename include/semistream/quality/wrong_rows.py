@@ -34,7 +34,7 @@ def find_wrong_rows(
     again."""
     found, loads = WrongRows(), _differing(staging, scope, checksums)
     if loads and not scope.ids:
-        found.told.append("Name id columns under stream.id, and what is wrong is told row by row.")
+        found.notes.append("Name id columns under stream.id, and what is wrong is told row by row.")
         return found
     gone = {
         (role.number, version)
@@ -42,7 +42,7 @@ def find_wrong_rows(
         for role, version in zip(scope.roles, load.versions, strict=True)
         if version != role.version and not (role.snapshots / version).is_dir()
     }
-    found.told += [
+    found.notes += [
         f"Loads with version {version} of the master data{scope.roles[number].words} were not "
         f"joined again, as it is no longer kept."
         for number, version in sorted(gone)
@@ -51,14 +51,14 @@ def find_wrong_rows(
     rows = np.cumsum([load.rows for load in ready])
     chosen = ready[: max(int(np.searchsorted(rows, ROWS_AGAIN, "right")), 1)]
     if len(chosen) < len(ready):
-        found.told.append(
+        found.notes.append(
             f"Of {len(ready):,} such loads the first {len(chosen):,} were joined again."
         )
     try:
         if chosen:
             _join_and_compare(staging, scope, commits, chosen, recounted, found)
     except (OSError, pa.ArrowException) as e:
-        found.told.append(f"Not all of these loads could be joined again: {e}.")
+        found.notes.append(f"Not all of these loads could be joined again: {e}.")
     return found
 
 
@@ -73,7 +73,7 @@ def _join_and_compare(
     again = join_again(staging, scope, commits, chosen, recounted)
     compare_facts(staging, scope, again, chosen, found)
     if again.absent is None:
-        found.told.append(
+        found.notes.append(
             "The source cannot be read again with all its columns: those that "
             "the join added are compared, the stream's own are not."
         )

@@ -15,7 +15,7 @@ from semistream.quality import findings
 from semistream.quality.findings import (
     CHANGED,
     MISSING,
-    SHOWN,
+    ROW_CHARACTERS,
     SURPLUS,
     Finding,
     Load,
@@ -102,7 +102,7 @@ def compare_unmatched(
             )
         )
     if len(named) > findings.NAMED:
-        found.told.append(f"Of {unmatched.name} the first {findings.NAMED:,} findings are named.")
+        found.notes.append(f"Of {unmatched.name} the first {findings.NAMED:,} findings are named.")
     found.findings += named[: findings.NAMED]
 
 
@@ -178,7 +178,7 @@ def _changes(
     if not was and stream_id in known:
         return []
     if not was:
-        new = f"{reason} {kept}"[:SHOWN]
+        new = f"{reason} {kept}"[:ROW_CHARACTERS]
         return [Finding(load_id, unmatched.name, SURPLUS, stream_id, new=new)]
     there = json.loads(kept)
     candidates = [

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
 from semistream.counted import counted
 from semistream.errors import NotEnoughMemory
 from semistream.partitioning import Placement
-
-if TYPE_CHECKING:  # an app of two streams does not need them
-    from semistream.cost_models import Costs
-    from semistream.cost_models.bound import Demand
-    from semistream.sketches import SkimmedSketch
 
 
 @dataclass(frozen=True)
@@ -65,32 +60,9 @@ class JoinPlan:
         """Whether this is the join of a star with the largest R, which is always split."""
         return True
 
-    @property
-    def open_questions(self) -> bool:
-        """Whether a sample of the stream is needed to choose settings that the user left open."""
-        return False
-
-    def asked(self) -> Self:
+    def initial(self) -> Self:
         """Return the user's original plan, without the choices made from a sample."""
         return self
-
-    def choose(
-        self,
-        sample: pa.RecordBatch,
-        costs: Costs,
-        former: Self | None = None,
-        history: SkimmedSketch | None = None,
-        demand: Demand | None = None,
-    ) -> Self:
-        """Return the plan with everything that the user left open chosen for a sample of the
-        stream. former: the plan in use; history: a sketch of the keys of earlier loads; demand: a
-        bound on waiting."""
-        return self
-
-    def joined(self, sample: pa.RecordBatch) -> pa.RecordBatch:
-        """Return tuples with the columns that the join adds, filled with nulls: a sample of the
-        next join's stream."""
-        raise NotImplementedError
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the assignment of a stream's tuples to the partitions, by their key in this
@@ -126,9 +98,7 @@ class Plan(Generic[J]):
 
     @classmethod
     def from_json(cls, values: dict[str, Any], kind: type[J]) -> Self:
-        # a release in which a plan had one join wrote only this join
-        joins = values.get("joins", [values])
-        return cls(tuple(kind.from_json(join) for join in joins))
+        return cls(tuple(kind.from_json(join) for join in values["joins"]))
 
     @property
     def partitions(self) -> int:
@@ -163,39 +133,15 @@ class Plan(Generic[J]):
         """The dimensions' versions; "" for two streams."""
         return ", ".join(filter(None, (join.version for join in self.joins)))
 
-    @property
-    def open_questions(self) -> bool:
-        return any(join.open_questions for join in self.joins)
-
     def with_memory(self, memory: int) -> Plan[J]:
         """Return the plan with another M, bytes of all partitions together, evenly split."""
         each = memory // (self.partitions * len(self.joins))
         return Plan(tuple(replace(join, memory=each, even=0) for join in self.joins))
 
-    def asked(self) -> Plan[J]:
+    def initial(self) -> Plan[J]:
         """Return the user's original plan, without the choices made from a sample."""
-        asked = (join.asked() for join in self.joins)
-        return Plan(tuple(sorted(asked, key=lambda join: join.number)))
-
-    def choose(
-        self,
-        sample: pa.RecordBatch,
-        costs: Costs,
-        former: Plan[J] | None = None,
-        history: SkimmedSketch | None = None,
-        demand: Demand | None = None,
-    ) -> Plan[J]:
-        """Return the plan with the choices of ``JoinPlan.choose`` for each join. The stream of a
-        join consists of the tuples that the previous join passes on. history: a sketch of the keys
-        of the largest R."""
-        before = {join.label: join for join in former.joins} if former is not None else {}
-        chosen: list[J] = []
-        for join in self.joins:
-            if chosen:
-                sample = chosen[-1].joined(sample)
-            of_keys = history if join.largest else None
-            chosen.append(join.choose(sample, costs, before.get(join.label), of_keys, demand))
-        return Plan(tuple(chosen))
+        initial = (join.initial() for join in self.joins)
+        return Plan(tuple(sorted(initial, key=lambda join: join.number)))
 
     @property
     def largest(self) -> int:
@@ -204,13 +150,13 @@ class Plan(Generic[J]):
 
     @property
     def shares(self) -> dict[str, int]:
-        """Of a star, the number of parts into which each role's R is split; empty for one join."""
+        """The number of parts into which R is split, by role; empty if there is only one join."""
         return {j.label: j.split for j in self.joins} if len(self.joins) > 1 else {}
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of a star, by role, the bytes of M that all partitions together have for it; empty for
-        one join."""
+        """The bytes of M, of all partitions together, by role; empty if there is only one
+        join."""
         each = {j.label: j.partitions * j.memory for j in self.joins}
         return each if len(each) > 1 else {}
 

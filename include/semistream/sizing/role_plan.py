@@ -65,20 +65,8 @@ class RolePlan(JoinPlan):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        columns = values["columns"]
-        if isinstance(columns, list):  # written by a release that did not rename columns
-            columns = {c: c for c in columns}
-        # written by a release in which all roles but one were read whole by every operator
-        whole = {"parts": 1, "stride": 0} if values.get("everywhere") else {}
-        return super().from_json(
-            {
-                **whole,
-                **values,
-                "columns": columns,
-                "owners": tuple(values.get("owners", ())),
-                "chosen": tuple(values.get("chosen", ())),
-            }
-        )
+        lists = {name: tuple(values[name]) for name in ("owners", "chosen")}
+        return super().from_json({**values, **lists})
 
     @property
     def label(self) -> str:
@@ -153,6 +141,8 @@ class RolePlan(JoinPlan):
             raise self.not_enough(e) from None
 
     def joined(self, sample: pa.RecordBatch) -> pa.RecordBatch:
+        """Return tuples with the columns that the join adds, filled with nulls: a sample of the
+        next join's stream."""
         relation = self.relation(0)
         try:
             added = self.added(sample.schema, relation)
@@ -196,10 +186,10 @@ class RolePlan(JoinPlan):
         entry = find_algorithm(self.algorithm)
         return of(entry, entry.parameters.load(self.parameters))
 
-    def asked(self) -> Self:
+    def initial(self) -> Self:
         """Return the user's original plan, without the choices made from a sample."""
         given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
-        asked = replace(
+        initial = replace(
             self,
             parts=0 if self.largest else 1,
             stride=1 if self.largest else 0,
@@ -210,7 +200,7 @@ class RolePlan(JoinPlan):
             even=0,
             sizes_reason="",
         )
-        return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
+        return replace(initial, algorithm=AUTO, parameters={}, reason="") if self.auto else initial
 
     def choose(
         self,

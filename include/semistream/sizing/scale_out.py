@@ -39,7 +39,7 @@ class Scaled:
 
 
 def scale_out(
-    case: SizingInput,
+    sizing: SizingInput,
     budgets: Iterable[int],
     operators: Iterable[int],
     algorithms: Sequence[str],
@@ -47,7 +47,7 @@ def scale_out(
 ) -> list[Scaled]:
     """Return the fastest plan for each M and number of operators for which some algorithm fits.
     Raises ConfigError for more operators than R has buckets."""
-    found, budgets, most = [], list(budgets), case.relation.manifest.bucket_count
+    found, budgets, most = [], list(budgets), sizing.relation.manifest.bucket_count
     for count in sorted(set(operators)):
         if not 1 <= count <= most:
             raise ConfigError(
@@ -56,7 +56,7 @@ def scale_out(
                 count,
                 "Ask for fewer, or publish the snapshot with more buckets.",
             )
-        each = replace(case, partitions=count)
+        each = replace(sizing, partitions=count)
         size = each.relation.tuple_count * each.relation.tuple_bytes
         shuffled = each.sample.nbytes / each.sample.num_rows
         try:

@@ -333,8 +333,8 @@ class _Chain:
         )
 
     def split(self, whole: Collection[str]) -> tuple[RoleShare, ...] | None:
-        """Return the shares with the lowest cost if exactly these roles are held whole; None if M
-        is too small."""
+        """Return the shares with the lowest cost among those that hold R of exactly these roles
+        whole; None if M is too small."""
         order = self.order(whole)
         free = self.memory - sum(self.members[name].whole for name in whole)
         waits = [name for name in order if name not in whole]

@@ -32,7 +32,7 @@ from semistream.sketches import SkimmedSketch
 
 
 def choose_plan(
-    asked: Plan[RolePlan],
+    initial: Plan[RolePlan],
     sample: pa.RecordBatch,
     costs: Costs,
     former: Plan[RolePlan] | None = None,
@@ -46,16 +46,43 @@ def choose_plan(
     NotEnoughMemory with an M that suffices."""
 
     def choose(memory: int) -> Plan[RolePlan]:
-        plan = asked if memory == given else asked.with_memory(memory)
+        plan = initial if memory == given else initial.with_memory(memory)
         sized = size_plan(plan, sample, costs, former, history, one_machine=one_machine)
-        return sized.choose(sample, costs, former, history, demand)
+        return choose_joins(sized, sample, costs, former, history, demand)
 
-    given = asked.memory * asked.partitions
-    return with_enough(choose, given, len(asked.joins))
+    given = initial.memory * initial.partitions
+    return with_enough(choose, given, len(initial.joins))
+
+
+def choose_joins(
+    plan: Plan[RolePlan],
+    sample: pa.RecordBatch,
+    costs: Costs,
+    former: Plan[RolePlan] | None = None,
+    history: SkimmedSketch | None = None,
+    demand: Demand | None = None,
+) -> Plan[RolePlan]:
+    """Return the plan with the choices of ``RolePlan.choose`` for each join. The stream of a join
+    consists of the tuples that the previous join passes on. history: a sketch of the keys of the
+    largest R."""
+    before = {join.role: join for join in former.joins} if former is not None else {}
+    chosen: list[RolePlan] = []
+    for join in plan.joins:
+        if chosen:
+            sample = chosen[-1].joined(sample)
+        of_keys = history if join.largest else None
+        chosen.append(join.choose(sample, costs, before.get(join.role), of_keys, demand))
+    return Plan(tuple(chosen))
+
+
+def has_open_questions(plan: Plan[RolePlan]) -> bool:
+    """Return whether a sample of the stream is needed to choose settings that the user left
+    open."""
+    return any(join.open_questions for join in plan.joins)
 
 
 def size_plan(
-    asked: Plan[RolePlan],
+    initial: Plan[RolePlan],
     sample: pa.RecordBatch,
     costs: Costs,
     former: Plan[RolePlan] | None = None,
@@ -73,9 +100,9 @@ def size_plan(
     one machine, and so share an R held whole. Otherwise the memory of each operator includes all of
     it, because each operator may be on a different machine.
     """
-    if len(asked.joins) == 1:
-        return asked
-    plans, margin = choices(asked), EVEN
+    if len(initial.joins) == 1:
+        return initial
+    plans, margin = choices(initial), EVEN
     if former is not None and any(join.owners for join in former.joins):
         plans.sort(key=lambda plan: plan.shares != former.shares)
         margin = GAIN

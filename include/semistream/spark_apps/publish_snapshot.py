@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     PublishSettings.add_arguments(parser)
     arguments = parser.parse_args(argv)
     try:
-        settings, places = PublishSettings.from_arguments(arguments), Paths.from_environment()
-        wanted = publications(settings, places)
+        settings, paths = PublishSettings.from_arguments(arguments), Paths.from_environment()
+        wanted = publications(settings, paths)
     except ConfigError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
         return 2

@@ -156,8 +156,9 @@ def _mapped(path: Path, mode: str) -> mmap.mmap:
 
 
 class Run:
-    """Tuples of one hash bucket that left memory together: rows first..first + rows of a file.
-    changed: whether the last snapshot lacks the run or its present marks."""
+    """The tuples of one hash bucket that were moved from memory to disk at the same time. They are
+    the rows from `first` to `first + rows - 1` of a file. dts: the time of the move; changed:
+    whether the run, or its flags and pids, have changed since the last snapshot."""
 
     def __init__(self, file: RunFile, dts: int, first: int, rows: int, *, changed: bool = True):
         self.file, self.dts, self.first, self.rows = file, dts, first, rows

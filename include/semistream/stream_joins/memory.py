@@ -266,8 +266,9 @@ class TupleLog:
         return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
 
     def changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return three arrays of changes since the last snapshot: arrival times of tuples that have
-        left, slots whose flags or pid have changed, and a mask of new tuples, bool[end]."""
+        """Return the changes of the memory since the last snapshot, as three arrays: the arrival
+        times of the tuples that were removed, the slots of the tuples whose flags or pid differ,
+        and a mask of the slots with new tuples, bool[end]."""
         old, flags = self.ats[: self.end] < self.saved_until, self.flags[: self.end]
         changed = np.flatnonzero(old & (flags & (DEAD | CHANGED) == CHANGED))
         return np.concatenate([*self.gone, self._left()]), changed, ~old & (flags & DEAD == 0)

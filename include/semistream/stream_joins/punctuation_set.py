@@ -295,7 +295,8 @@ class PunctuationSet:
         self._free = np.concatenate([self._free, pids.astype(np.int32)])
 
     def _note(self, what: list[np.ndarray], pids: np.ndarray) -> None:
-        """Append those of the pids that the last snapshot contains to a list of changes."""
+        """Append pids to a list of changes since the last snapshot. Pids of punctuations that came
+        after the snapshot are left out."""
         saved = pids[self.index["arrived"][pids] < self._saved_until]
         if len(saved):
             what.append(saved.astype(np.int32))

@@ -72,7 +72,7 @@ from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import BY_INPUT, Totals
 from semistream.streaming.task import Work
-from semistream.streaming.unmatched_keys import Passed, look_into_misses
+from semistream.streaming.unmatched_keys import Passed, explain_unmatched
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.records import LoadRecord
@@ -80,21 +80,21 @@ from semistream.warehouse.tables import existing_table
 
 __all__ = ["SESSION", "App", "make_planner"]
 log = logging.getLogger(__name__)
-FIRST_LOOK = 1000  # finished tuples
+FIRST_CHECK = 1000  # finished tuples
 HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 
 
 class App:
     """One app on one checkpoint. Only one may exist at a time (``status.checkpoint_lock``)."""
 
-    def __init__(self, settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile):
+    def __init__(self, settings: AppSettings, job: AnyJob, paths: Paths, status: StatusFile):
         """Prepare the app. settings: ``LoadSettings`` for a job of one stream,
         ``StreamStreamSettings`` for a job of two."""
         self.settings, self.status = settings, status
-        self.app, self.checkpoint = settings.name(), settings.directory(places)
-        self.planner = make_planner(settings, job, self.app, places)
+        self.app, self.checkpoint = settings.name(), settings.directory(paths)
+        self.planner = make_planner(settings, job, self.app, paths)
         self.job = self.planner.job
-        warehouse = Warehouse.of(places.warehouse_url, self.job, settings.retry)
+        warehouse = Warehouse.of(paths.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.resolving = (  # two streams wait for each other, and resolve nothing
             ResolvingLoads(self.planner, self.commits, partial(self._finish, None))
@@ -111,7 +111,7 @@ class App:
         self._unlisted = False  # the newest batch does not tell which files the source had
         self._before: Position | None = None  # the newest commit of former runs
         # number of finished tuples at which the unmatched ones are looked at next
-        self._look_at: float = FIRST_LOOK
+        self._check_at: float = FIRST_CHECK
         self.query: Query | None = None  # a replay needs none
 
     def check(self) -> None:
@@ -238,7 +238,7 @@ class App:
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
             "filled": 0 if self.resolving is None else self.resolving.filling.filled,
-            "warnings": self._look_into_misses(),
+            "warnings": self._explain_unmatched(),
             "waiting": self.commits.waiting,
             "inputs": {
                 name: {"waiting": waiting} | {of: self.totals.inputs[name][of] for of in BY_INPUT}
@@ -333,9 +333,9 @@ class App:
         self.commits.check()
         if self._stopping or (self.stop_requested() and self._stop_at_border()):
             return True
-        if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._look_at:
-            sentences = self._look_into_misses()
-            self._look_at = math.inf if sentences else 2 * self.totals.finished
+        if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._check_at:
+            sentences = self._explain_unmatched()
+            self._check_at = math.inf if sentences else 2 * self.totals.finished
         elif self._drain_due():
             with self._border:
                 if self._drain_due():  # under the lock: a batch may have failed
@@ -549,7 +549,7 @@ class App:
         self._unlisted = listed is None
         return listed
 
-    def _look_into_misses(self) -> list[str]:
+    def _explain_unmatched(self) -> list[str]:
         """Log warnings about tuples of this run without master data if there are many of them, or
         more than in former runs, with likely reasons. Return the sentences.
 
@@ -566,7 +566,7 @@ class App:
             several = len(self.job.roles) > 1
             for plan in self.planner.plan.joins:
                 assert isinstance(plan, RolePlan)
-                said += look_into_misses(
+                said += explain_unmatched(
                     connection,
                     self.app,
                     self.job.role(plan.role),
@@ -639,7 +639,7 @@ class App:
         return endless and begun and self.resolving is not None and self.resolving.due
 
 
-def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) -> Planner:
+def make_planner(settings: AppSettings, job: AnyJob, app: str, paths: Paths) -> Planner:
     """Return the planner for the settings and the job, which has either one stream with dimensions
     or two streams."""
     if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):
@@ -649,7 +649,7 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) ->
         settings,
         settings.applied(job),
         app,
-        places.snapshots,
-        known_costs(places.home),
-        Warehouse.of(places.warehouse_url, job, settings.retry).engine,
+        paths.snapshots,
+        known_costs(paths.home),
+        Warehouse.of(paths.warehouse_url, job, settings.retry).engine,
     )

@@ -186,7 +186,7 @@ class Commits(AbstractContextManager["Commits"]):
         return getattr(self, "progress", None)
 
     def give_up(self, former: Progress) -> None:
-        """Take the resolving load that has begun back, because it has changed nothing. former: the
+        """Withdraw the resolving load that has begun, because it has changed nothing. former: the
         record of the newest commit, from which the app goes on again. If a crash comes before that
         record is written, the load is finished like any other."""
         self.take_back()

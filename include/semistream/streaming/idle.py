@@ -47,7 +47,7 @@ def plan_of_idle_load(
         return None
     plan = progress.plan
     wanted = planner.wanted(settings.partitions or plan.partitions)
-    if wanted != plan.asked():
+    if wanted != plan.initial():
         return None
     return plan if is_loaded(source, ledger) else None
 

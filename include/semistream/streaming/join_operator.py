@@ -140,7 +140,7 @@ class SemiStreamOperator:
     def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
         if pace:
             yield from self._finished(self.star.keep_up(*pace))
-        yield from self._finished(self.star.settle())
+        yield from self._finished(self.star.end_of_batch())
 
     def drain(self) -> Iterator[Finished]:
         return self._finished(self.star.drain())

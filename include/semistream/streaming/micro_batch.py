@@ -86,7 +86,7 @@ class MicroBatch:
 
     @cached_property
     def inputs(self) -> list[Splits[Any] | Records]:
-        """How the tuples of each stream come to the tasks."""
+        """The inputs from which the tasks read the tuples of each stream."""
         return [
             stream.source.input(df, Part.of(offsets, files))
             for df, stream, offsets, files in zip(

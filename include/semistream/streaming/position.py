@@ -23,9 +23,9 @@ def position(checkpoint: Path) -> Position | None:
 
 def begun_sink(checkpoint: Path) -> str:
     """Return the sink into which the batch goes that is being processed or was processed last; ""
-    if there is none, or if another version of the program wrote the record. Raises StateError if
-    the record is damaged."""
-    return (read_checked(checkpoint / PROGRESS, RESTORE) or {}).get("sink", "")
+    if there is none. Raises StateError if the record is damaged."""
+    values = read_checked(checkpoint / PROGRESS, RESTORE)
+    return "" if values is None else values["sink"]
 
 
 def prepared(checkpoint: Path) -> Position | None:

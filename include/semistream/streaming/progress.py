@@ -49,21 +49,17 @@ class Progress:
         if values is None:
             return None
         try:
-            again = values.get("again")
+            again = values["again"]
             return cls(
                 values["batch"],
                 values["drain"],
                 Plan.from_json(values["plan"], kind),
-                # a text: written by a release in which a plan was of one join
-                {
-                    int(p): (f,) if isinstance(f, str) else tuple(f)
-                    for p, f in values["states"].items()
-                },
+                {int(p): tuple(f) for p, f in values["states"].items()},
                 values["source"],
                 tuple(DataFile(*s) for s in values["sources"]),
                 again and Again(again["file"], Plan.from_json(again["plan"], kind)),
-                dict(values.get("looked_up", {})),
-                values.get("sink", ""),
+                values["looked_up"],
+                values["sink"],
             )
         except (ValueError, KeyError, TypeError) as e:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None

@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -63,7 +63,7 @@ from semistream.warehouse.tables import quoted
 from semistream.warehouse.types import python_rows, sql_type, stored_schema
 
 TEXT_COLUMN = "text"  # column of a file: the text of a tuple that could not be parsed
-UNTOLD = 5  # rows of a file that an error names
+NAMED_ROWS = 5  # rows of a file that an error names
 HEXADECIMAL = "^([0-9A-Fa-f]{2})*$"
 JOINED = (Reason.NO_MATCH, Reason.NULL_KEY)
 
@@ -355,8 +355,8 @@ def _facts_ids(
 
 
 def _refusal(file: Path, constraint: str, keys: Sequence[tuple[int, int]]) -> ConfigError:
-    shown = ", ".join(f"load_id {load}, load_row {row}" for load, row in keys[:UNTOLD])
-    more = f" and {len(keys) - UNTOLD:,} more" if len(keys) > UNTOLD else ""
+    shown = ", ".join(f"load_id {load}, load_row {row}" for load, row in keys[:NAMED_ROWS])
+    more = f" and {len(keys) - NAMED_ROWS:,} more" if len(keys) > NAMED_ROWS else ""
     return ConfigError(
         str(file),
         constraint,
@@ -480,7 +480,8 @@ def _parsed(
     if spec.format in READ:
         reader = find_reader(spec, [], stream)
         if spec.format == "parquet":  # what did not fit is kept as JSON
-            reader = replace(reader, kind="json", schema=_hexadecimal(stream))
+            as_json = {"kind": "json", "schema": _hexadecimal(stream)}
+            reader = FileReader(**vars(reader) | as_json)
         alone = [n for n, (text, _) in enumerate(texts) if "\n" in text or text.count('"') % 2]
         files: dict[str, list[int]] = {}
         for n, (_, file) in enumerate(texts):

@@ -41,13 +41,13 @@ def run_app(
     _log_to_stderr()
     try:
         settings = kind.from_arguments(arguments)
-        places = Paths.from_environment()
-        checkpoint = settings.directory(places)
+        paths = Paths.from_environment()
+        checkpoint = settings.directory(paths)
         with checkpoint_lock(checkpoint):
             # before the status is written, as others wait for it to ask again
             forget_former_stop(checkpoint)
             with StatusFile(checkpoint, settings.name()) as status:
-                _run(settings, job_of(settings.job, places), places, status)
+                _run(settings, job_of(settings.job, paths), paths, status)
             interrupts.ignore()
         return 0
     except SemistreamError as e:
@@ -56,7 +56,7 @@ def run_app(
         return 2 if isinstance(e, ConfigError) else 1
 
 
-def _run(settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile) -> None:
+def _run(settings: AppSettings, job: AnyJob, paths: Paths, status: StatusFile) -> None:
     """Run the app, and print its summary."""
     # opens in the background during the imports and checks below
     opening = start_spark(settings.name())
@@ -64,7 +64,7 @@ def _run(settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile) 
     from semistream.streaming.app import App
     from semistream.streaming.summary import describe
 
-    app = App(settings, job, places, status)
+    app = App(settings, job, paths, status)
     with app.signals.taken():
         app.check()
         context = opening(app.stop_requested)

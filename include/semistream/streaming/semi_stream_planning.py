@@ -20,10 +20,10 @@ from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
 from semistream.provisioning.inferred import check_inferring
 from semistream.provisioning.publishing import check_unknown_member
-from semistream.sizing.asked_plan import asked_plan, partitions_of
+from semistream.sizing.initial_plan import initial_plan, partitions_of
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
-from semistream.sizing.star_plan import choose_plan
+from semistream.sizing.star_plan import choose_plan, has_open_questions
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
@@ -94,7 +94,7 @@ class SemiStreamPlanner:
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
         versions = [self._current(role) for role in self.job.roles]
-        return asked_plan(
+        return initial_plan(
             self.settings, self.job, versions, partitions, self._unknown, self.settings.reason
         )
 
@@ -143,9 +143,9 @@ class SemiStreamPlanner:
         """Return a new plan, or None to keep the present one. Questions that need a sample of the
         stream are decided in the first batch of a run for which no earlier tuple waits."""
         wanted = self.wanted(partitions)
-        if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):
+        if wanted == self.plan.initial() and (self.chosen or not has_open_questions(self.plan)):
             return None
-        if wanted.open_questions:
+        if has_open_questions(wanted):
             tuples = sample()
             if not tuples.num_rows and (renewed := self._renewed(wanted, tuples.schema)):
                 self.chosen = False
@@ -171,7 +171,7 @@ class SemiStreamPlanner:
         plan = Plan(
             tuple(replace(join, snapshot=version.get(join.role, "")) for join in self.plan.joins)
         )
-        if plan.asked() != wanted:
+        if plan.initial() != wanted:
             return None
         try:
             if plan != self.plan:
@@ -212,7 +212,7 @@ class SemiStreamPlanner:
     def columns(
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
-        """Return the columns of a plan's joined rows like ``open``, without using the plan."""
+        """Return the columns of the rows that a plan's joins give. The plan in use stays."""
         return self._opened(plan, streams)[1]
 
 

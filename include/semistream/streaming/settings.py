@@ -153,9 +153,9 @@ class AppSettings(Settings):
             return None
         return seconds_of(self.trigger)
 
-    def directory(self, places: Paths) -> Path:
+    def directory(self, paths: Paths) -> Path:
         """Return the absolute path of the checkpoint."""
-        return (self.checkpoint or places.checkpoints / self.name()).absolute()
+        return (self.checkpoint or paths.checkpoints / self.name()).absolute()
 
 
 class LoadSettings(AppSettings, JoinSettings):

@@ -68,7 +68,7 @@ class Totals:
                     matched=i.matched,
                     unmatched=i.missing,
                     missed=i.missed,
-                    lacking=i.lacking or 0,
+                    lacking=i.lacking,
                     inferred=i.inferred,
                 )
                 self.inputs[i.role].update(i.rejected)

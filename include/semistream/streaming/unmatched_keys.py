@@ -39,7 +39,7 @@ class Passed(NamedTuple):
     lacks_row: ColumnElement[bool]
 
 
-def look_into_misses(
+def explain_unmatched(
     connection: Connection,
     app: str,
     role: Role,
@@ -79,7 +79,7 @@ def find_near_misses(
     master data; None if there are none, or if the snapshot is gone.
 
     loads: the first and the last load_id; on: the stream's columns, each with its master column;
-    snapshot: the version's directory; passed: see ``look_into_misses``.
+    snapshot: the version's directory; passed: see ``explain_unmatched``.
     """
     try:
         with closing(SnapshotRelation(snapshot)) as relation:

@@ -16,9 +16,9 @@ from semistream.paths import Paths
 from semistream.progress import Progress
 from semistream.sizing.search import format_sizes
 from semistream.sizing.sizing_input import SizingInput
-from semistream.tuning.case import costs_for
 from semistream.tuning.measure import FAILED, Point, error, grid, measure, recommend
 from semistream.tuning.settings import TuneSettings
+from semistream.tuning.tuning_input import costs_for
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,16 @@ class Advice:
 
 
 def advise(
-    case: SizingInput, settings: TuneSettings, paths: Paths, measured: bool, progress: Progress
+    sizing: SizingInput, settings: TuneSettings, paths: Paths, measured: bool, progress: Progress
 ) -> Advice:
     """Return the result of tuning. By default it comes from the cost models alone, which takes a
     moment. With ``measured`` the points of the grid are run one after the other."""
     demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
-    costs = costs_for(case, paths, settings.calibrate)
+    costs = costs_for(sizing, paths, settings.calibrate)
     points = grid(
-        case,
+        sizing,
         settings.memory,
-        case.algorithms(settings.algorithms),
+        sizing.algorithms(settings.algorithms),
         settings.grid if measured else 1,
         costs,
         demand,
@@ -136,22 +136,22 @@ def advise(
         done: list[Point] = []
         for p in points:
             progress("measuring", len(done), len(points))
-            done.append(measure(case, p))
+            done.append(measure(sizing, p))
         points = done
     machine = (
         costs.machine
         if costs.measured
         else (f"{costs.machine} (rates only compare; --calibrate measures this one's)")
     )
-    return Advice(describe(case, machine), points, recommend(points), measured, demand)
+    return Advice(describe(sizing, machine), points, recommend(points), measured, demand)
 
 
-def describe(case: SizingInput, machine: str) -> str:
-    """Return a description of the case for people."""
-    operators = counted(case.partitions, "operator")
+def describe(sizing: SizingInput, machine: str) -> str:
+    """Describe the sample and the master data for people."""
+    operators = counted(sizing.partitions, "operator")
     return (
-        f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "
-        f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "
+        f"{operators}, {sizing.relation.manifest.tuple_count:,} master tuples of "
+        f"{sizing.relation.tuple_bytes:.0f} bytes, {sizing.sample.num_rows:,} stream tuples looked "
         f"at, costs of {machine}"
     )
 

@@ -52,7 +52,7 @@ class Point:
 
 
 def grid(
-    case: SizingInput,
+    sizing: SizingInput,
     budgets: Iterable[int],
     algorithms: Iterable[str],
     count: int,
@@ -63,35 +63,41 @@ def grid(
     setting gets a point without parameters and with the error. demand: a bound on waiting, whose
     price is computed."""
     points: list[Point] = []
-    mine = demand and demand._replace(rate=demand.rate * case.share)
-    work = mine.of(case.workload) if mine else case.workload
+    mine = demand and demand._replace(rate=demand.rate * sizing.share)
+    work = mine.of(sizing.workload) if mine else sizing.workload
     for memory, algorithm in itertools.product(budgets, algorithms):
-        each = int(memory) // case.partitions
+        each = int(memory) // sizing.partitions
         try:
             best = tune(algorithm, work, each, costs)
             found = [
                 p
-                for sizes in around(case, best, each, count)
+                for sizes in around(sizing, best, each, count)
                 if (p := predict(algorithm, work, each, costs, **sizes)).mu > 0
             ]
             points += [
                 point_of(
-                    case, int(memory), p, p.sizes == best.sizes, priced(case, p, work, costs, mine)
+                    sizing,
+                    int(memory),
+                    p,
+                    p.sizes == best.sizes,
+                    priced(sizing, p, work, costs, mine),
                 )
                 for p in found
             ]
         except ConfigError as e:
-            points.append(Point(0, algorithm, int(memory), case.partitions, {}, error=str(e)))
+            points.append(Point(0, algorithm, int(memory), sizing.partitions, {}, error=str(e)))
     return [replace(p, number=i) for i, p in enumerate(points)]
 
 
-def around(case: SizingInput, best: Prediction, memory: int, count: int) -> list[dict[str, float]]:
+def around(
+    sizing: SizingInput, best: Prediction, memory: int, count: int
+) -> list[dict[str, float]]:
     """Return a grid around the best sizes: all combinations of `count` values of each size. The
     values of a size double from one to the next, and the best value is one of them."""
     axes = []
     for name, size in best.sizes.items():
         kind = MODELS[best.algorithm].sizes[name]
-        (low, high), unit = kind.bounds(case.workload, memory), kind.unit(case.workload)
+        (low, high), unit = kind.bounds(sizing.workload, memory), kind.unit(sizing.workload)
         steps = (size * 2.0 ** (i - (count - 1) // 2) for i in range(count))
         axes.append(
             sorted(
@@ -105,7 +111,7 @@ def around(case: SizingInput, best: Prediction, memory: int, count: int) -> list
 
 
 def priced(
-    case: SizingInput, p: Prediction, work: Workload, costs: Costs, demand: Demand | None
+    sizing: SizingInput, p: Prediction, work: Workload, costs: Costs, demand: Demand | None
 ) -> Price | None:
     """Return the cost of the waiting bound for all operators together; None without a demand. The
     bytes read are the sum over the operators, the busy share is the slowest operator's. work,
@@ -113,52 +119,52 @@ def priced(
     if demand is None:
         return None
     each = price(p, work, costs, MODELS[p.algorithm].phase, demand)
-    return each._replace(bytes_read=each.bytes_read * case.partitions)
+    return each._replace(bytes_read=each.bytes_read * sizing.partitions)
 
 
 def point_of(
-    case: SizingInput, memory: int, p: Prediction, best: bool, taken: Price | None = None
+    sizing: SizingInput, memory: int, p: Prediction, best: bool, taken: Price | None = None
 ) -> Point:
     turnover = p.h_s * p.w / p.w_s if p.w_s > 0 else 0.0
     return Point(
         0,
         p.algorithm,
         memory,
-        case.partitions,
+        sizing.partitions,
         p.parameters,
-        p.mu / case.share,
+        p.mu / sizing.share,
         p.c_loop,
         p.memory,
         best,
-        turnover / case.share,
+        turnover / sizing.share,
         price=taken,
     )
 
 
-def measure(case: SizingInput, point: Point) -> Point:
+def measure(sizing: SizingInput, point: Point) -> Point:
     """Measure a point with one warmed-up operator on the slowest partition's tuples. If the point
     cannot run, it gets the error."""
     try:
-        return _measure(case, point)
+        return _measure(sizing, point)
     except (SemistreamError, MemoryError) as e:
         return replace(point, state=FAILED, error=str(e))
 
 
-def _measure(case: SizingInput, point: Point) -> Point:
+def _measure(sizing: SizingInput, point: Point) -> Point:
     """Run an operator on the sample, first to warm up and then to measure. Return the point with
     the measured rate."""
     join = open_join(
         point.algorithm,
         memory=point.memory // point.partitions,
-        stream=case.sample.schema,
-        master=case.relation,
-        on=case.on,
-        columns=case.added,
+        stream=sizing.sample.schema,
+        master=sizing.relation,
+        on=sizing.on,
+        columns=sizing.added,
         parameters=point.parameters,
     )
     stats, begun = join.stats, time.perf_counter()
     chunks = itertools.cycle(
-        case.tuples.slice(i, CHUNK) for i in range(0, case.tuples.num_rows, CHUNK)
+        sizing.tuples.slice(i, CHUNK) for i in range(0, sizing.tuples.num_rows, CHUNK)
     )
 
     def feed(tuples: int, cycles: float) -> None:
@@ -180,7 +186,7 @@ def _measure(case: SizingInput, point: Point) -> Point:
         return finished, stats.seconds, stats.iteration_count, stats.cache_hits
 
     scans = 0 if REGISTRY[point.algorithm].needs_index else 2
-    enough = max(case.tuples.num_rows, int(TURNOVERS * point.turnover * case.share))
+    enough = max(sizing.tuples.num_rows, int(TURNOVERS * point.turnover * sizing.share))
     feed(enough, scans)
     before = counts()
     feed(enough, scans)
@@ -190,7 +196,7 @@ def _measure(case: SizingInput, point: Point) -> Point:
     return replace(
         point,
         state=MEASURED,
-        rate=finished / seconds / case.share,
+        rate=finished / seconds / sizing.share,
         c_loop=seconds / loops if loops else None,
         cache_share=hits / max(finished, 1),
         memory_peak=stats.memory_peak * point.partitions,
@@ -199,7 +205,7 @@ def _measure(case: SizingInput, point: Point) -> Point:
     )
 
 
-def settled(point: Point) -> bool:
+def is_steady(point: Point) -> bool:
     """Return whether the point's measured rate became stable, so that it can be compared with other
     rates. If not, ``error`` gives the reason."""
     return point.state == MEASURED and not point.error
@@ -211,7 +217,7 @@ def error(point: Point) -> float:
     for the steady state."""
     return (
         point.predicted_rate / point.rate - 1
-        if settled(point) and point.rate and point.predicted_rate
+        if is_steady(point) and point.rate and point.predicted_rate
         else math.nan
     )
 

@@ -23,7 +23,7 @@ from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
 from semistream.sizing.search import format_sizes, predict, tune
 from semistream.sizing.sizing_input import SizingInput
-from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
+from semistream.tuning.measure import FAILED, MEASURED, Point, error, is_steady
 
 SURFACE, CURVE = 17, 49  # predictions along each of two sizes, and along a single one
 SKEWS = np.linspace(0, 1.5, 7)
@@ -57,7 +57,7 @@ def write_report(
     about: Mapping[str, Any],
     points: Sequence[Point],
     best: Mapping[int, Point],
-    case: SizingInput,
+    sizing: SizingInput,
     costs: Costs,
 ) -> Path:
     """Write the report and return the path of its page."""
@@ -73,8 +73,8 @@ def write_report(
         "titles": {a.name: a.title for a in REGISTRY.values()},
     }
     with rc_context(STYLE):
-        plots = list(_plots(points, case, costs))
-    errors = [abs(error(p)) for p in points if settled(p) and p.rate and p.predicted_rate]
+        plots = list(_plots(points, sizing, costs))
+    errors = [abs(error(p)) for p in points if is_steady(p) and p.rate and p.predicted_rate]
     page = environment.get_template("sweep.html").render(
         about=about,
         points=points,
@@ -82,18 +82,18 @@ def write_report(
         plots=plots,
         failed=[p for p in points if p.state == FAILED],
         errors=float(np.median(errors)) if errors else None,
-        unsettled=sum(p.state == MEASURED and not settled(p) for p in points),
+        unsteady=sum(p.state == MEASURED and not is_steady(p) for p in points),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
 
 
-def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator[dict[str, str]]:
+def _plots(points: Sequence[Point], sizing: SizingInput, costs: Costs) -> Iterator[dict[str, str]]:
     """Yield title, SVG and caption of each plot."""
     algorithms = list(dict.fromkeys(p.algorithm for p in points))
     colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
-    if any(settled(p) and p.predicted_rate for p in points):
+    if any(is_steady(p) and p.predicted_rate for p in points):
         yield {
             "title": "Predicted beside measured",
             "svg": _predicted_against_measured(points, colour),
@@ -102,16 +102,16 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
         }
     yield {
         "title": "Service rate over memory",
-        "svg": _over_memory(points, case, costs, colour),
+        "svg": _over_memory(points, sizing, costs, colour),
         "caption": "Lines: predicted at the best sizes. Dots: the best measured for a budget.",
     }
     memory = max(p.memory for p in points)
     yield {
         "title": "Service rate over |R| and skew",
-        "svg": _over_workload(case, costs, memory, colour),
+        "svg": _over_workload(sizing, costs, memory, colour),
         "caption": f"Predicted for M = {memory:,} bytes and keys by Zipf's law: over |R| "
         f"with exponent 1, over the exponent with the |R| of this sweep, "
-        f"{int(case.workload.values) * case.partitions:,}.",
+        f"{int(sizing.workload.values) * sizing.partitions:,}.",
     }
     for algorithm, budget in itertools.product(algorithms, dict.fromkeys(p.memory for p in points)):
         mine = [
@@ -120,7 +120,7 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
         if mine:
             yield {
                 "title": f"{REGISTRY[algorithm].title}, M = {budget:,} bytes",
-                "svg": _sizes(mine, case, costs),
+                "svg": _sizes(mine, sizing, costs),
                 "caption": "Predicted service rate over the sizes. Dots are "
                 "measured, ringed is the model's best.",
             }
@@ -129,7 +129,7 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
 def _predicted_against_measured(points: Sequence[Point], colour: Mapping[str, str]) -> str:
     """Plot the predicted rate of each point against its measured rate."""
     figure, axes = figure_of(5.2, 4.4)
-    known = [p for p in points if settled(p) and p.predicted_rate]
+    known = [p for p in points if is_steady(p) and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):
         mine = [p for p in known if p.algorithm == algorithm]
         axes.scatter(
@@ -164,7 +164,7 @@ def _predicted_against_measured(points: Sequence[Point], colour: Mapping[str, st
 
 
 def _over_memory(
-    points: Sequence[Point], case: SizingInput, costs: Costs, colour: Mapping[str, str]
+    points: Sequence[Point], sizing: SizingInput, costs: Costs, colour: Mapping[str, str]
 ) -> str:
     """Plot the predicted and the measured rates against M."""
     figure, axes = figure_of(7, 4)
@@ -174,7 +174,11 @@ def _over_memory(
         known = [
             (m, r)
             for m in over
-            if (r := _rate(algorithm, case.workload.smooth(), m / case.partitions, costs, case))
+            if (
+                r := _rate(
+                    algorithm, sizing.workload.smooth(), m / sizing.partitions, costs, sizing
+                )
+            )
         ]
         axes.plot(
             *_columns(known), color=colour[algorithm], lw=1.2, label=REGISTRY[algorithm].title
@@ -194,11 +198,13 @@ def _over_memory(
     return svg(figure)
 
 
-def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping[str, str]) -> str:
+def _over_workload(
+    sizing: SizingInput, costs: Costs, memory: int, colour: Mapping[str, str]
+) -> str:
     """Plot the predicted rates against |R|, and against the Zipf exponent of the keys."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    work, each = case.workload.smooth(), memory / case.partitions
+    work, each = sizing.workload.smooth(), memory / sizing.partitions
     sizes = [max(int(work.master_tuples * scale), 1) for scale in SCALES]
 
     def plot(at: Any, algorithm: str, shapes: Iterable[tuple[float, int, float]]) -> None:
@@ -207,13 +213,13 @@ def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping
         for x, tuples, skew in shapes:
             keys = Frequencies.zipf(max(int(tuples / work.fan_out), 1), skew)
             other = replace(work, master_tuples=tuples, frequencies=keys)
-            if rate := _rate(algorithm, other, each, costs, case):
+            if rate := _rate(algorithm, other, each, costs, sizing):
                 rates.append((x, rate))
         name, line = REGISTRY[algorithm].title, colour[algorithm]
         at.plot(*_columns(rates), color=line, lw=1.2, marker=".", label=name)
 
     for algorithm in colour:
-        plot(left, algorithm, [(n * case.partitions, n, 1.0) for n in sizes])
+        plot(left, algorithm, [(n * sizing.partitions, n, 1.0) for n in sizes])
         plot(right, algorithm, [(float(s), work.master_tuples, float(s)) for s in SKEWS])
     left.set(xscale="log", yscale="log", xlabel="|R|, tuples", ylabel="tuples/s")
     right.set(xlabel="Zipf exponent")
@@ -221,16 +227,16 @@ def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping
     return svg(figure)
 
 
-def _sizes(points: Sequence[Point], case: SizingInput, costs: Costs) -> str:
+def _sizes(points: Sequence[Point], sizing: SizingInput, costs: Costs) -> str:
     """Plot the predicted rate as a curve if there is one size, as a surface if there are two."""
-    algorithm, each = points[0].algorithm, points[0].memory / case.partitions
-    kinds, work = MODELS[algorithm].sizes, case.workload.smooth()
+    algorithm, each = points[0].algorithm, points[0].memory / sizing.partitions
+    kinds, work = MODELS[algorithm].sizes, sizing.workload.smooth()
     names = list(kinds)
 
     def rate(*sizes: float) -> float:
         return (
             predict(algorithm, work, each, costs, **dict(zip(names, sizes, strict=True))).mu
-            / case.share
+            / sizing.share
         )
 
     axes = []
@@ -299,10 +305,12 @@ def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float,
             plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in some]), **style)
 
 
-def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: SizingInput) -> float:
+def _rate(
+    algorithm: str, work: Workload, memory: float, costs: Costs, sizing: SizingInput
+) -> float:
     """Return the rate predicted at the best sizes; 0 if M is too small."""
     try:
-        return tune(algorithm, work, memory, costs).mu / case.share
+        return tune(algorithm, work, memory, costs).mu / sizing.share
     except ConfigError:
         return 0.0
 

@@ -11,7 +11,7 @@ from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.settings import JoinSettings
-from semistream.sizing.asked_plan import asked_plan
+from semistream.sizing.initial_plan import initial_plan
 from semistream.sizing.sizing_input import SizingInput
 from semistream.sizing.star_plan import size_plan
 
@@ -26,23 +26,23 @@ class RolesSizes:
 
 
 def splits(
-    case: SizingInput, places: Paths, budgets: Iterable[int], costs: Costs
+    sizing: SizingInput, paths: Paths, budgets: Iterable[int], costs: Costs
 ) -> dict[int, RolesSizes]:
     """Return the sizes by M, in bytes. The result is empty for a job with one role. Each operator
     has the P-th part of M, and all operators run on this machine. Raises ConfigError for a
     dimension that was not published."""
-    roles = case.job.roles
+    roles = sizing.job.roles
     if len(roles) == 1:
         return {}
     versions = []
     for role in roles:
-        master = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
+        master = open_snapshot(snapshot_root(paths.snapshots, role.dimension.name, role.key))
         master.close()
         versions.append(master.directory)
     found = dict[int, RolesSizes]()
     for memory in budgets:
         settings = JoinSettings.load({"memory": memory})
-        asked = asked_plan(settings, case.job, versions, case.partitions, lambda _: None)
-        plan = size_plan(asked, case.sample, costs, one_machine=True)
+        initial = initial_plan(settings, sizing.job, versions, sizing.partitions, lambda _: None)
+        plan = size_plan(initial, sizing.sample, costs, one_machine=True)
         found[memory] = RolesSizes(plan.shares, plan.joins[0].sizes_reason)
     return found

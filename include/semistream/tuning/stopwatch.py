@@ -59,8 +59,8 @@ class Stopwatch:
 
 
 class Pace:
-    """How much slower this machine is now than at first, measured by a fixed piece of work similar
-    to that of the joins.
+    """The pace of this machine: how much slower it is now than at first. It is measured by a fixed
+    piece of work that is similar to the joins' work.
 
     On a shared machine, a time divided by the simultaneous pace estimates the time of an
     undisturbed run.

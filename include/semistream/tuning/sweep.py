@@ -34,18 +34,18 @@ from semistream.sizing.sizing_input import SizingInput
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
 from semistream.tuning.advice import describe, recommendation
-from semistream.tuning.case import costs_for, open_case
 from semistream.tuning.measure import (
     FAILED,
     MEASURED,
     TURNOVERS,
     Point,
     grid,
+    is_steady,
     point_of,
     recommend,
-    settled,
 )
 from semistream.tuning.settings import TuneSettings
+from semistream.tuning.tuning_input import costs_for, open_tuning_input
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.identity import adopt
 from semistream.warehouse.ledger import utc_now
@@ -67,23 +67,27 @@ class Sweep:
         self.directory = paths.home / "tuning" / self.name
 
     def begin(self, settings: TuneSettings) -> list[dict[str, Any]]:
-        """Write the bounded stream and return the grid's points. Raises ConfigError for a case that
-        cannot be tuned."""
+        """Write the bounded stream and return the grid's points. Raises ConfigError for an input
+        that cannot be tuned for."""
         paths, directory = self.paths, self.directory
         shutil.rmtree(directory, ignore_errors=True)
-        with open_case(settings, paths) as case:
-            costs = costs_for(case, paths, settings.calibrate)
+        with open_tuning_input(settings, paths) as sizing:
+            costs = costs_for(sizing, paths, settings.calibrate)
             points = grid(
-                case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs
+                sizing,
+                settings.memory,
+                sizing.algorithms(settings.algorithms),
+                settings.grid,
+                costs,
             )
-            points, chosen = _with_auto(case, points, settings.memory, costs)
+            points, chosen = _with_auto(sizing, points, settings.memory, costs)
             wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
             _write_stream(
-                case.sample,
-                max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
+                sizing.sample,
+                max(sizing.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
                 directory / "stream",
             )
-            job = _bounded_job(case.role, directory, case.relation.manifest.formats)
+            job = _bounded_job(sizing.role, directory, sizing.relation.manifest.formats)
             (directory / "job.yaml").write_text(
                 yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True))
             )
@@ -92,12 +96,12 @@ class Sweep:
                 directory / "sweep.json",
                 {
                     "sweep": self.name,
-                    "job": _job(settings, case, paths),
+                    "job": _job(settings, sizing, paths),
                     "title": Path(settings.stream or settings.job).stem,
                     "auto": chosen,
-                    "snapshot": str(case.snapshot),
-                    "partitions": case.partitions,
-                    "about": describe(case, costs.machine),
+                    "snapshot": str(sizing.snapshot),
+                    "partitions": sizing.partitions,
+                    "about": describe(sizing, costs.machine),
                 },
             )
         return [asdict(p) for p in points]
@@ -169,7 +173,7 @@ class Sweep:
                 select(tuning_runs).where(t.sweep == self.name).order_by(t.point)
             ).all()
             points = [_from_row(row._mapping) for row in rows]
-            best = recommend(p for p in points if settled(p))
+            best = recommend(p for p in points if is_steady(p))
             chosen = [p.number for p in best.values()]
             connection.execute(
                 update(tuning_runs)
@@ -189,7 +193,7 @@ class Sweep:
             about,
             points,
             best,
-            self._case(about),
+            self._restored(about),
             Costs.load(self.directory / COSTS_FILE),
         )
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -206,8 +210,8 @@ class Sweep:
             "settings": [recommendation(p) for p in advice],
         }
 
-    def _case(self, about: Mapping[str, Any]) -> SizingInput:
-        """Restore the case from the files that ``begin`` wrote."""
+    def _restored(self, about: Mapping[str, Any]) -> SizingInput:
+        """Restore the input from the files that ``begin`` wrote."""
         sample = pq.read_table(self.directory / "sample.parquet").combine_chunks().to_batches()[0]
         return SizingInput(
             Job.from_yaml(self.directory / "job.yaml"),
@@ -232,13 +236,13 @@ class Sweep:
 
 
 def _with_auto(
-    case: SizingInput, points: list[Point], budgets: Iterable[int], costs: Costs
+    sizing: SizingInput, points: list[Point], budgets: Iterable[int], costs: Costs
 ) -> tuple[list[Point], dict[str, int]]:
     """Return the points including the choice of `auto`, and by budget the point number of that
     choice. A recommendation must be better than this choice."""
     points, auto = list(points), {}
     for memory in map(int, budgets):
-        ranking = tune_all(case.workload, memory // case.partitions, costs)
+        ranking = tune_all(sizing.workload, memory // sizing.partitions, costs)
         if not ranking:
             continue
         best = fastest(ranking, lambda p: p.mu)
@@ -248,7 +252,7 @@ def _with_auto(
             if (p.memory, p.algorithm, p.parameters) == (memory, best.algorithm, best.parameters)
         ]
         if not same:
-            same = [replace(point_of(case, memory, best, True), number=len(points))]
+            same = [replace(point_of(sizing, memory, best, True), number=len(points))]
             points += same
         auto[str(memory)] = same[0].number
     return points, auto
@@ -259,7 +263,7 @@ def better(
 ) -> list[Point]:
     """Return the best points that are faster than the choice of `auto` by more than noise. Budgets
     without such a point are left out, so that `auto` decides."""
-    chosen = {p.number: p for p in points if settled(p)}
+    chosen = {p.number: p for p in points if is_steady(p)}
     return [
         p
         for memory, p in best.items()
@@ -304,16 +308,16 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
     return settings
 
 
-def _job(settings: TuneSettings, case: SizingInput, paths: Paths) -> str:
+def _job(settings: TuneSettings, sizing: SizingInput, paths: Paths) -> str:
     """Return the job for which the sweep is valid. Return "" if the sample comes from files of the
     user instead of the named job. Return "" also if several roles share the memory, because only
     one of them was measured."""
     try:
-        job = case.job if settings.stream is None else load_job(settings.job, paths)
+        job = sizing.job if settings.stream is None else load_job(settings.job, paths)
     except ConfigError:
         return ""
     mine = job.role(settings.role)
-    same = (mine.dimension.name, mine.on) == (case.relation.name, case.role.on)
+    same = (mine.dimension.name, mine.on) == (sizing.relation.name, sizing.role.on)
     return settings.job if same and len(job.roles) == 1 else ""
 
 
@@ -377,11 +381,11 @@ def _measured(point: Point, home: Path, name: str) -> Point:
         sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9)
         for part in (rows[:middle], rows[middle:])
     ]
-    unsettled = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
+    unsteady = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
     note = (
         f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s "
         "from batch to batch; sweep with more rows"
-        if unsettled
+        if unsteady
         else ""
     )
     return replace(

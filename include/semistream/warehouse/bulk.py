@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, Select, Table
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.dialects.rows import ROWS, BulkError
 
-__all__ = ["BulkError", "bulk_insert", "fetch", "fetch_texts", "nulled", "say_nulled"]
+__all__ = ["BulkError", "bulk_insert", "fetch", "fetch_texts", "nulled", "nulled_sentence"]
 
 
 def bulk_insert(
@@ -60,7 +60,7 @@ def nulled(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> dict[str
     return {name: count for name, count in counts.items() if count}
 
 
-def say_nulled(counts: Mapping[str, int], of: Engine | Connection) -> str:
+def nulled_sentence(counts: Mapping[str, int], of: Engine | Connection) -> str:
     """Describe the counts of ``nulled`` in a sentence for people."""
     columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
     return f"numbers stored as NULL: {columns}; {system_of(of).no_number}"

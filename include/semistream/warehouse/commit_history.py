@@ -167,7 +167,8 @@ def with_inputs(
 
 
 def _numbers(of: RowMapping) -> dict[str, Any]:
-    """Return a commit's sums as integers, because MySQL returns decimals, and its maxima."""
+    """Return the sums and the maxima over a commit's loads. The sums become integers, because MySQL
+    returns sums as decimals."""
     return {name: int(of[name]) for name in SUMMED} | {name: of[name] for name in GREATEST}
 
 

@@ -141,7 +141,7 @@ class Filling:
         return connection.execute(mark.values(version=self.version, filled_at=utc_now())).rowcount
 
     def _add(self, connection: Connection, load: int, more: int) -> None:
-        """Add to the checksum of a load's facts in the ledger."""
+        """Add `more` to the checksum of a load's facts in the ledger."""
         b, of_load = load_batches.c, load_batches.c.load_id == load
         known = connection.scalar(select(b.facts_checksum).where(of_load)) or 0
         connection.execute(
@@ -171,7 +171,7 @@ class Filling:
     ) -> tuple[np.ndarray, pa.Table]:
         """Find those of some facts that are to be filled in. Return their positions, int64[k], and
         the values of their columns. loads: see ``loads``; facts: with load_id and load_row; added:
-        see ``added``. Memory grows with the facts that are given, and with no others."""
+        see ``added``. Memory grows only with the number of given facts."""
         i, d = inferred.c, self.table.c
         columns = [self.schema.field(m).with_name(a) for a, m in added.items()]
         query = self._due(number, *(d[m].label(a) for a, m in added.items()))

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, and_, func, select
 
+from semistream.durations import duration_text
 from semistream.reasons import Reason
 from semistream.warehouse.inferred import is_open
 from semistream.warehouse.ledger import app_number, newest_commit
@@ -23,7 +24,7 @@ MEDIAN, MOST = 0.5, 0.99
 @dataclass(frozen=True)
 class Late:
     """Statistics of late master data. done: the number of tuples or facts that now have their
-    master data; median, p99: hours until they had them, None if there are none; open: the number
+    master data; median, p99: seconds until they had them, None if there are none; open: the number
     that still has none; since: when the oldest of these was loaded, UTC."""
 
     done: int = 0
@@ -38,8 +39,8 @@ class Late:
         parts = []
         if self.done and self.median is not None and self.p99 is not None:
             parts.append(
-                f"{self.done:,} {done[self.done > 1]}, {_time(self.median)} late (median; 99% of "
-                f"them at most {_time(self.p99)})"
+                f"{self.done:,} {done[self.done > 1]}, {duration_text(self.median)} late "
+                f"(median; 99% of them at most {duration_text(self.p99)})"
             )
         if self.open and self.since is not None:
             parts.append(
@@ -135,9 +136,9 @@ def _filled(connection: Connection, number: int) -> Late:
 def _late(pairs: Sequence[Row], open_: Row) -> Late:
     """Compute the statistics. pairs: (start, end, number of rows with these times); open_: (number,
     time of the oldest)."""
-    hours = sorted(((end - begin).total_seconds() / 3600, n) for begin, end, n in pairs)
-    total = sum(n for _, n in hours)
-    return Late(total, _quantile(hours, MEDIAN), _quantile(hours, MOST), *open_)
+    waits = sorted(((end - begin).total_seconds(), n) for begin, end, n in pairs)
+    total = sum(n for _, n in waits)
+    return Late(total, _quantile(waits, MEDIAN), _quantile(waits, MOST), *open_)
 
 
 def _quantile(values: Sequence[tuple[float, int]], share: float) -> float | None:
@@ -149,9 +150,3 @@ def _quantile(values: Sequence[tuple[float, int]], share: float) -> float | None
         if seen >= share * total:
             return value
     return None
-
-
-def _time(hours: float) -> str:
-    if hours < 1:
-        return f"{hours * 60:.0f} min"
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

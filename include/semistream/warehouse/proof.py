@@ -48,10 +48,10 @@ class Run:
 @dataclass(frozen=True)
 class Proof:
     """The verified part of an app's loads. until: the position up to which everything is proven;
-    held: that up to which everything was, before a failure; failures: the open failures, newest
-    first; run: the verification that extended the proof last;
-    unseen: descriptions of what the verifications could not check; left: what the source has now
-    and the app has not loaded, in words, "" if that is nothing or was not looked at."""
+    held: the position up to which everything was proven before an open failure; failures: the open
+    failures, newest first; run: the verification that extended the proof last; unseen: descriptions
+    of what the verifications could not check; left: a clause about the files of the source that
+    the app has not loaded, "" if there are none or the source was not examined."""
 
     app: str
     last: Position  # the newest commit
@@ -114,10 +114,9 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
 
 def counting(app: str, fact_table: str) -> sa.ColumnElement[bool]:
     """Return the condition for the verifications of a fact table that still count: no batches of
-    their range were taken out. A former release noted that by a range of nulls."""
+    their range were taken out."""
     q = quality_runs.c
-    ranged = (q.outdated.is_(None), q.to_batch.is_not(None))
-    return sa.and_(q.app == app, q.fact_table == fact_table, *ranged)
+    return sa.and_(q.app == app, q.fact_table == fact_table, q.outdated.is_(None))
 
 
 def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
@@ -139,7 +138,7 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
 
 
 def as_run(row: sa.Row) -> Run:
-    """Convert a row of ``quality_runs`` that has a range to a Run."""
+    """Convert a row of ``quality_runs`` to a Run."""
     first = START if row.from_batch is None else (row.from_batch, row.from_drain)
     return Run(
         first,

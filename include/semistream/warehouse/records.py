@@ -57,8 +57,7 @@ class InputCounts:
     is one row for each matched tuple.
 
     inferred: the number of rows of the fact table with an inferred member of the dimension;
-    lacking: in a left join of several, the number of those without a row of the dimension, None if
-    it was loaded by a version that did not count them.
+    lacking: in a left join of several, the number of those without a row of the dimension.
     """
 
     role: str
@@ -77,7 +76,7 @@ class InputCounts:
     missed: int = 0
     passed: int | None = None
     inferred: int = 0
-    lacking: int | None = None
+    lacking: int = 0
 
     @property
     def unmatched(self) -> int:
@@ -85,8 +84,9 @@ class InputCounts:
 
     @property
     def missing(self) -> int:
-        """The tuples that are unmatched in this role or stream. What was refused before the join
-        was in no role, although the first one counts it."""
+        """The number of tuples that are unmatched in this role or stream. Tuples that were refused
+        before the join are left out: they were joined in no role, although the counts of the first
+        role include them."""
         return sum(
             tuples
             for reason, tuples in self.rejected.items()
@@ -222,8 +222,8 @@ class Timed(NamedTuple):
 @dataclass(frozen=True)
 class Commit:
     """The record of a batch, a drain or a resolving load, all of whose partitions are loaded: the
-    columns of its row of ``load_commits``, the batch's files, and the commit before, whose row is
-    completed with it."""
+    columns of its row of ``load_commits``, and the batch's files. before: the previous commit,
+    whose row gets its phases when this one is written."""
 
     app: str
     batch: int

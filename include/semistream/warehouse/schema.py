@@ -141,8 +141,8 @@ load_inputs = Table(
     # rows of the fact table that name an inferred member of the dimension, see inferred.py
     Column("inferred", BigInteger, nullable=False, server_default="0"),
     # if there are several roles: rows of the fact table that a left join has left without a row of
-    # the dimension; null: loaded by a version that did not count them
-    Column("lacking", BigInteger),
+    # the dimension
+    Column("lacking", BigInteger, nullable=False, server_default="0"),
 )
 
 # the unmatched tuples of load_inputs by reason; a reason without tuples has no row
@@ -321,9 +321,9 @@ quality_runs = Table(
     Column("from_batch", BigInteger),
     # if not 0, they begin after its drain, or after that resolving load
     Column("from_drain", Integer),
-    Column("to_batch", BigInteger),
+    Column("to_batch", BigInteger, nullable=False),
     # whether the drain of to_batch was verified too, and up to which resolving load
-    Column("to_drain", Integer),
+    Column("to_drain", Integer, nullable=False),
     Column("success", Integer, nullable=False, server_default="0"),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed

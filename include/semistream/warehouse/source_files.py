@@ -36,7 +36,7 @@ class SourceFiles:
 
     @property
     def not_loaded(self) -> str:
-        """What is not loaded, in words; "" if every file is."""
+        """A clause about the files that are not loaded; "" if all are loaded."""
         if not self.left:
             return ""
         files = f"{counted(self.left, 'file')} of the source {'is' if self.left == 1 else 'are'}"

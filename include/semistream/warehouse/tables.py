@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from semistream.errors import ConfigError
 from semistream.job import Role, surrogate_key
 from semistream.warehouse import dialects
-from semistream.warehouse.dialects import name_length, said, system_of, table_options
+from semistream.warehouse.dialects import name_length, refusals_as_errors, system_of, table_options
 from semistream.warehouse.schema import load_commits, row_key
 from semistream.warehouse.schema import metadata as own
 from semistream.warehouse.types import (
@@ -151,7 +151,7 @@ def ensure(engine: Engine, table: Table) -> Table:
     """
     system = system_of(engine)
     system.check_table(inspect(engine).dialect, table)
-    with said(engine, table.name):
+    with refusals_as_errors(engine, table.name):
         create_missing(engine, [table])
     check_columns(engine, table)
     indexes = {index["name"] for index in inspect(engine).get_indexes(table.name)}

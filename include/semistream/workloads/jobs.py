@@ -33,15 +33,15 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
-def load_job(name: str | Path, places: Paths | None = None) -> Job:
+def load_job(name: str | Path, paths: Paths | None = None) -> Job:
     """Load a job of one stream: a shipped job by its name, or a user's job by the path of its YAML
     file.
 
-    Relative paths of a shipped job are below ``places.data``. Relative paths of a user's job are
-    also below ``places.data`` if they exist there, otherwise below the directory of the YAML file.
+    Relative paths of a shipped job are below ``paths.data``. Relative paths of a user's job are
+    also below ``paths.data`` if they exist there, otherwise below the directory of the YAML file.
     Raises ConfigError for an unknown name or a wrong file.
     """
-    job = load_any_job(name, places)
+    job = load_any_job(name, paths)
     if isinstance(job, StreamStreamJob):
         raise ConfigError(
             "job",
@@ -53,9 +53,9 @@ def load_job(name: str | Path, places: Paths | None = None) -> Job:
     return job
 
 
-def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> StreamStreamJob:
+def load_stream_stream_job(name: str | Path, paths: Paths | None = None) -> StreamStreamJob:
     """Load a job of two streams, in the same way as ``load_job``."""
-    job = load_any_job(name, places)
+    job = load_any_job(name, paths)
     if isinstance(job, Job):
         raise ConfigError(
             "job",
@@ -67,25 +67,25 @@ def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> Str
     return job
 
 
-def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
+def load_any_job(name: str | Path, paths: Paths | None = None) -> AnyJob:
     """Load a job of one stream or of two streams, in the same way as ``load_job``."""
-    places = places or Paths.from_environment()
-    path = job_file(name, places)
+    paths = paths or Paths.from_environment()
+    path = job_file(name, paths)
     if not path.exists():
-        named = ", ".join((*SHIPPED, *sorted(p.stem for p in places.jobs.glob("*.yaml"))))
+        named = ", ".join((*SHIPPED, *sorted(p.stem for p in paths.jobs.glob("*.yaml"))))
         raise ConfigError(
             "job",
             f"must be {named} or the path of a YAML file",
             str(name),
             "`semistream init` writes one from your files; see docs/how-to/own-job.md.",
         )
-    bases = [places.data] if str(name) in SHIPPED else [places.data, one_name(path.parent)]
+    bases = [paths.data] if str(name) in SHIPPED else [paths.data, one_name(path.parent)]
     values = with_roles(given := read_yaml(path))
     if isinstance(roles := values.get("dimensions"), dict):
         inside = _declared_inside(roles)
         values |= {
             "dimensions": {
-                role: _declared(given, inside, path, bases, places) for role, given in roles.items()
+                role: _declared(given, inside, path, bases, paths) for role, given in roles.items()
             }
         }
     check_given(values.get("expect"))
@@ -112,37 +112,37 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
             update={"left": _located(job.left, bases), "right": _located(job.right, bases)}
         )
     for role in roles:
-        for found, file in _files(role.dimension.name, path, places):
+        for found, file in _files(role.dimension.name, path, paths):
             check_same(role.dimension, str(path), found, str(file))
     return job.model_copy(update={"stream": _located(job.stream, bases)})
 
 
-def job_file(name: str | Path, places: Paths) -> Path:
+def job_file(name: str | Path, paths: Paths) -> Path:
     """Return the YAML file of a job. The name is that of a shipped job, a path, or a name among the
     installation's jobs, with or without .yaml."""
     if str(name) in SHIPPED:
         return Path(__file__).with_name(f"{name}.yaml")
-    named = (places.jobs / f"{name}.yaml", places.jobs / name)
+    named = (paths.jobs / f"{name}.yaml", paths.jobs / name)
     found = (path for path in (Path(name), *named) if path.is_file())
     return next(found, Path(name))
 
 
-def load_dimensions(target: str | Path, places: Paths | None = None) -> list[JoinedDimension]:
+def load_dimensions(target: str | Path, paths: Paths | None = None) -> list[JoinedDimension]:
     """Load the dimensions of a job, given as for ``load_job``. A dimension that is declared in a
     separate file can also be loaded by itself, by its name or by that file's path."""
-    places = places or Paths.from_environment()
-    if (file := dimension_file(target, places)) is not None:
-        return [_joined(_dimension(read_yaml(file), file, places), [], file, places)]
+    paths = paths or Paths.from_environment()
+    if (file := dimension_file(target, paths)) is not None:
+        return [_joined(_dimension(read_yaml(file), file, paths), [], file, paths)]
     roles: dict[str, list[Role]] = {}
-    for role in load_job(target, places).roles:
+    for role in load_job(target, paths).roles:
         roles.setdefault(role.dimension.name, []).append(role)
-    job = job_file(target, places)
+    job = job_file(target, paths)
     return [
         _joined(
             same[0].dimension,
             same,
-            next((file for _, file in _files(name, job, places)), job),
-            places,
+            next((file for _, file in _files(name, job, paths)), job),
+            paths,
         )
         for name, same in roles.items()
     ]
@@ -160,9 +160,9 @@ def declaration(name: str, file: Path) -> Dimension | None:
         return None
 
 
-def dimension_file(target: str | Path, places: Paths) -> Path | None:
+def dimension_file(target: str | Path, paths: Paths) -> Path | None:
     """Return the file that declares the dimension with this name or path; None for a job."""
-    path, named = Path(target), places.dimensions / f"{target}.yaml"
+    path, named = Path(target), paths.dimensions / f"{target}.yaml"
     if str(target) in SHIPPED:
         return None
     if not path.exists():
@@ -186,9 +186,9 @@ class JoinedDimension(NamedTuple):
         return list(dict.fromkeys((*self.dimension.business_key, *chain(*self.keys))))
 
 
-def _joined(dimension: Dimension, roles: list[Role], file: Path, places: Paths) -> JoinedDimension:
+def _joined(dimension: Dimension, roles: list[Role], file: Path, paths: Paths) -> JoinedDimension:
     keys: list[tuple[str, ...]] = []
-    for key in (*(role.key for role in roles), *snapshot_roots(places.snapshots, dimension.name)):
+    for key in (*(role.key for role in roles), *snapshot_roots(paths.snapshots, dimension.name)):
         if not any(same_key(key, other) for other in keys):
             keys.append(key)
     declared_in = one_name(file.parent) / file.name
@@ -210,7 +210,7 @@ def _declared(
     inside: dict[str, dict[str, Any]],
     job: Path,
     bases: list[Path],
-    places: Paths,
+    paths: Paths,
 ) -> dict[str, Any]:
     """Return a role with its dimension's declaration. The declaration is in the job, in this role
     or another one, or in a separate file. inside: the declarations in the job, by name."""
@@ -221,13 +221,13 @@ def _declared(
         path = given.get("path")
         return role | {"dimension": given | {"path": _below(path, bases)}}
     name = given["name"] if isinstance(given, dict) else str(given)
-    found = _files(name, job, places)
+    found = _files(name, job, paths)
     if not found and not isinstance(given, dict):
         raise ConfigError(
             f"dimensions.{role['name']}",
             "must name a dimension that is declared, in this job or in a file",
             name,
-            f"Looked for: {', '.join(map(str, _places(name, job, places)))}.",
+            f"Looked for: {', '.join(map(str, _candidates(name, job, paths)))}.",
         )
     if not found:
         return role
@@ -244,27 +244,27 @@ def _declared(
     return role | {"dimension": dimension.model_dump()}
 
 
-def _places(name: str, job: Path, places: Paths) -> list[Path]:
+def _candidates(name: str, job: Path, paths: Paths) -> list[Path]:
     """Return the files that may declare a dimension of a job."""
     return list(
         dict.fromkeys(
             directory / f"{name}.yaml"
-            for directory in (one_name(job.parent) / "dimensions", one_name(places.dimensions))
+            for directory in (one_name(job.parent) / "dimensions", one_name(paths.dimensions))
         )
     )
 
 
-def _files(name: str, job: Path, places: Paths) -> list[tuple[Dimension, Path]]:
+def _files(name: str, job: Path, paths: Paths) -> list[tuple[Dimension, Path]]:
     """Return the declarations of a dimension in separate files, each with its file."""
     return [
-        (_dimension(read_yaml(file), file, places), file)
-        for file in _places(name, job, places)
+        (_dimension(read_yaml(file), file, paths), file)
+        for file in _candidates(name, job, paths)
         if file.exists()
     ]
 
 
-def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
-    """Return the dimension that a file declares. A relative path is below ``places.data`` if it
+def _dimension(values: dict[str, Any], file: Path, paths: Paths) -> Dimension:
+    """Return the dimension that a file declares. A relative path is below ``paths.data`` if it
     exists there, otherwise below the directory of the file."""
     dimension = Dimension.load({"name": file.stem, **values})
     if dimension.name != file.stem:
@@ -282,7 +282,7 @@ def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
             None,
             "Name the columns that identify a row.",
         )
-    bases = [places.data, one_name(file.parent)]
+    bases = [paths.data, one_name(file.parent)]
     return dimension.model_copy(update={"path": _below(dimension.path, bases)})
 
 

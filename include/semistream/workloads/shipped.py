@@ -35,7 +35,7 @@ FLIGHTS = ("planes", "airlines", "airports", "weather")  # dimensions of flights
 COMPLETE = ".complete"  # marks a complete data directory
 
 
-def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
+def prepare(job: AnyJob, paths: Paths, progress: Progress = silent) -> None:
     """Create the data files of a shipped job, unless they exist. The data of a user's job is not
     changed.
 
@@ -49,7 +49,7 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
         "tpch_orders": partial(_make_tpch, TPCH_ORDERS),
         "auctions": _make_auctions,
     }
-    target, making = places.data / job.name, places.data / f".{job.name}.making"
+    target, making = paths.data / job.name, paths.data / f".{job.name}.making"
     if job.name not in makers or (target / COMPLETE).exists():
         return
     shutil.rmtree(making, ignore_errors=True)
@@ -62,11 +62,11 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
     making.rename(target)
 
 
-def prepare_target(target: str | Path, places: Paths, progress: Progress = silent) -> None:
+def prepare_target(target: str | Path, paths: Paths, progress: Progress = silent) -> None:
     """Create the missing data files of a job like ``prepare``. Do nothing for a dimension, whose
     data is always the user's."""
-    if dimension_file(target, places) is None:
-        prepare(load_any_job(target, places), places, progress)
+    if dimension_file(target, paths) is None:
+        prepare(load_any_job(target, paths), paths, progress)
 
 
 def _make_tpch(

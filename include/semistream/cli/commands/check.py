@@ -20,7 +20,7 @@ def run(arguments: Namespace) -> int:
     from semistream.pipeline.job_check import check_job
 
     with console.progress(arguments.progress) as tell:
-        found = check_job(arguments.settings, arguments.places, tell)
+        found = check_job(arguments.settings, arguments.paths, tell)
     console.show(arguments.json, asdict(found) | {"ok": found.ok}, lambda _: _print(found))
     return 0 if found.ok else 1
 

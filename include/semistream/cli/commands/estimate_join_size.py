@@ -17,7 +17,7 @@ def run(arguments: Namespace) -> int:
 
     settings = arguments.settings
     with console.progress(arguments.progress) as tell:
-        found = estimate_join_size(settings, arguments.places, tell)
+        found = estimate_join_size(settings, arguments.paths, tell)
     console.show(arguments.json, found, _print_estimate)
     return 0
 

@@ -76,7 +76,7 @@ def run(arguments: Namespace) -> int:
     )
     if not arguments.name and arguments.stream.is_dir() and sys.stdin.isatty():
         found = replace(found, name=_answer("Name of the job", found.name))
-    out = arguments.out or arguments.places.jobs / f"{found.name}.yaml"
+    out = arguments.out or arguments.paths.jobs / f"{found.name}.yaml"
     check_new(out, arguments.force)
     out.parent.mkdir(parents=True, exist_ok=True)
     schema = out.parent / SCHEMA_FILE

@@ -16,8 +16,8 @@ def run(arguments: Namespace) -> int:
     from semistream.quality import VerificationFailed
     from semistream.streaming.settings import checked_settings, settings_kind
 
-    given, places = arguments.settings, arguments.places
-    job = workloads.load_any_job(given.job, places)
+    given, paths = arguments.settings, arguments.paths
+    job = workloads.load_any_job(given.job, paths)
     settings = settings_kind(job).load(
         checked_settings(job, given.job, job.settings)
         | {name: getattr(given, name) for name in given.model_fields_set}
@@ -26,13 +26,13 @@ def run(arguments: Namespace) -> int:
     def show() -> None:
         console.show(
             arguments.json,
-            final_summary(settings.name(), places),
+            final_summary(settings.name(), paths),
             lambda summary: console.text_console().print(summary_table(summary)),
         )
 
     try:
         with console.progress(arguments.progress) as tell:
-            result = load(settings, places, tell, lambda line: print(line, file=sys.stderr))
+            result = load(settings, paths, tell, lambda line: print(line, file=sys.stderr))
     except VerificationFailed:  # then above all one wants to see what was loaded
         show()
         raise

@@ -30,7 +30,7 @@ def run(arguments: Namespace) -> int:
     try:
         with console.progress(arguments.progress) as tell:
             for line in provision(
-                arguments.job, arguments.places, tell, memory=memory, url=arguments.url
+                arguments.job, arguments.paths, tell, memory=memory, url=arguments.url
             ):
                 report.append(line)
     finally:

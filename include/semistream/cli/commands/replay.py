@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> int:
     print(
         steps.replay(
             arguments.app,
-            arguments.places,
+            arguments.paths,
             arguments.file,
             job=arguments.job,
             checkpoint=arguments.checkpoint,

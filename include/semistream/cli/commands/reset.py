@@ -53,17 +53,17 @@ def run_reset(arguments: Namespace) -> int:
         return run(arguments, reports=False)
     from semistream.pipeline import day_again
 
-    places, app = arguments.places, arguments.app
-    checkpoint = (arguments.checkpoint or places.checkpoints / app).absolute()
+    paths, app = arguments.paths, arguments.app
+    checkpoint = (arguments.checkpoint or paths.checkpoints / app).absolute()
     if (cut_short := day_again.under_way(checkpoint)) is not None:
-        day_again.carry_out(cut_short, places, checkpoint)
+        day_again.carry_out(cut_short, paths, checkpoint)
         print(f"{app}: finished what was cut short, {cut_short.command}.")
         return 0
-    plan = day_again.plan(app, places, checkpoint, day=arguments.day, files=arguments.file)
+    plan = day_again.plan(app, paths, checkpoint, day=arguments.day, files=arguments.file)
     print(plan)
     if not arguments.yes and not _agreed(app):
         return 1
-    day_again.carry_out(plan, places, checkpoint)
+    day_again.carry_out(plan, paths, checkpoint)
     print(f"{app}: taken out. Correct the files; the next load takes them in.")
     return 0
 
@@ -80,17 +80,17 @@ def _agreed(app: str) -> bool:
 def run(arguments: Namespace, reports: bool) -> int:
     from semistream.pipeline import steps
 
-    places, app = arguments.places, arguments.app
-    checkpoint = (arguments.checkpoint or places.checkpoints / app).absolute()
-    counts = steps.rows_of(app, places)
+    paths, app = arguments.paths, arguments.app
+    checkpoint = (arguments.checkpoint or paths.checkpoints / app).absolute()
+    counts = steps.rows_of(app, paths)
     if not counts and not checkpoint.is_dir():
-        raise unknown_app(app, places.checkpoints)
+        raise unknown_app(app, paths.checkpoints)
     rows = ", ".join(f"{n:,} of {table}" for table, n in counts.items()) or "no rows"
     if not arguments.yes:
         print(f"This deletes what {app} has loaded ({rows}), and {checkpoint}.")
         if not _agreed(app):
             return 1
-    steps.reset(app, places, checkpoint, reports=reports)
+    steps.reset(app, paths, checkpoint, reports=reports)
     print(f"{app}: deleted {rows}.")
     return 0
 

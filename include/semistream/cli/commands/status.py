@@ -32,13 +32,13 @@ def run(arguments: Namespace) -> int:
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status
 
-    checkpoints = arguments.places.checkpoints
+    checkpoints = arguments.paths.checkpoints
     known = drivers.app_names(checkpoints)
     names = [arguments.app] if arguments.app else known
     if not set(names) <= set(known):
         raise unknown_app(arguments.app, checkpoints)
 
-    ledger, away = _ledger(names, arguments.places)
+    ledger, away = _ledger(names, arguments.paths)
 
     def render(entries: list[dict[str, Any]]) -> None:
         if not names:
@@ -61,7 +61,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _ledger(names: list[str], places: Paths) -> tuple[dict[str, dict[str, Any]], str]:
+def _ledger(names: list[str], paths: Paths) -> tuple[dict[str, dict[str, Any]], str]:
     """Return by app what the ledger has, and "", or nothing and the reason if the warehouse does
     not answer."""
     from sqlalchemy.exc import SQLAlchemyError
@@ -70,7 +70,7 @@ def _ledger(names: list[str], places: Paths) -> tuple[dict[str, dict[str, Any]],
     from semistream.pipeline.summary import standing
 
     try:
-        return standing(names, places) if names else {}, ""
+        return standing(names, paths) if names else {}, ""
     except (SQLAlchemyError, OSError, SemistreamError) as e:
         return {}, str(e).partition("\n")[0]
 

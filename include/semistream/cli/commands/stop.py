@@ -12,7 +12,7 @@ def run(arguments: Namespace) -> int:
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status, request_stop
 
-    checkpoint = arguments.places.checkpoints / arguments.app
+    checkpoint = arguments.paths.checkpoints / arguments.app
     if arguments.app not in drivers.app_names(checkpoint.parent):
         raise unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)

@@ -35,23 +35,26 @@ def run(arguments: Namespace) -> int:
     from semistream.sizing import known_costs, scale_out
     from semistream.streaming.settings import checked_settings
     from semistream.tuning import advice
-    from semistream.tuning.case import open_case
     from semistream.tuning.star import splits
+    from semistream.tuning.tuning_input import open_tuning_input
 
-    settings, places = arguments.settings, arguments.places
+    settings, paths = arguments.settings, arguments.paths
     if settings.job and "memory" not in settings.model_fields_set:
-        job = workloads.load_any_job(settings.job, places)
+        job = workloads.load_any_job(settings.job, paths)
         own = checked_settings(job, settings.job, job.settings)
         if "memory" in own:
             memory = type(settings).load({"memory": str(own["memory"])}).memory
             settings = settings.model_copy(update={"memory": memory})
-    with console.progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
-        found = advice.advise(case, settings, places, arguments.measure, tell)
-        costs = known_costs(places.home)
+    with (
+        console.progress(arguments.progress) as tell,
+        open_tuning_input(settings, paths, tell) as sizing,
+    ):
+        found = advice.advise(sizing, settings, paths, arguments.measure, tell)
+        costs = known_costs(paths.home)
         plans = scale_out.scale_out(
-            case, settings.memory, arguments.scale_out, settings.algorithms, costs
+            sizing, settings.memory, arguments.scale_out, settings.algorithms, costs
         )
-        roles = splits(case, places, map(int, settings.memory), costs)
+        roles = splits(sizing, paths, map(int, settings.memory), costs)
     value = found.as_dict() | ({"scale_out": plans} if plans else {})
     if roles:
         value["roles"] = {memory: of.reason for memory, of in roles.items()}

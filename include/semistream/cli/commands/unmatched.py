@@ -45,18 +45,18 @@ def run(arguments: Namespace) -> int:
     from semistream.pipeline.unmatched import list_unmatched
     from semistream.pipeline.unmatched_file import export_unmatched
 
-    places, app = arguments.places, arguments.app
+    paths, app = arguments.paths, arguments.app
     asked = {"reason": arguments.reason, "role": arguments.role}
     if (out := arguments.out) is not None:
         check_new(out, arguments.force)
         with console.progress(arguments.progress) as tell:
-            written = export_unmatched(app, places, out, **asked, tell=tell)
+            written = export_unmatched(app, paths, out, **asked, tell=tell)
         if written:
             print(f"{app}: {written:,} unmatched tuples in {out}")
         else:
             print(f"{app} has no such unmatched tuple: no file was written.")
         return 0
-    listed = list_unmatched(app, places, **asked, limit=arguments.limit)
+    listed = list_unmatched(app, paths, **asked, limit=arguments.limit)
     console.show(arguments.json, listed, lambda listed: _print(app, listed))
     return 0
 

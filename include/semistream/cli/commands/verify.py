@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
 
     result = steps.verify(
         arguments.app,
-        arguments.places,
+        arguments.paths,
         since_last=arguments.since_last,
         sample=arguments.sample,
         job=arguments.job,

@@ -36,8 +36,8 @@ class ByChunk(StreamTable):
     """A hash multimap of tuples in a ring, and a queue of `chunks` chunks.
 
     The ring has ``capacity`` slots. The heap bytes for strings form a second ring. ``resize``
-    changes the sizes of both. For each chunk, Q holds its tuples, the heap address behind its
-    strings, and its arrival time.
+    changes the sizes of both. Q holds for each chunk the number of its tuples, the start and
+    the bytes of its strings in the heap, and its arrival time.
 
     chunks: N, or N q, the iterations of an R-cycle; largest_w: the largest useful number of tuples
     in a chunk.

@@ -192,8 +192,9 @@ class ByKey(StreamTable):
     # Leaving
 
     def within(self, span: Span) -> np.ndarray:
-        """Return the leaders whose partitions all lie in the span, int32[n]. Once these partitions
-        have been read, all tuples of the leaders' keys are finished, with a match or without."""
+        """Return the slots, int32[n], that stand for join values (``leaders``) which occur in no
+        partition outside the span. Once the span has been read, all waiting tuples with these
+        values are finished, with a match or without."""
         place = *span, self._share, self.head, self.link
         out = np.empty(kernels.within(*place, np.empty(0, np.int32)), np.int32)
         if len(out):

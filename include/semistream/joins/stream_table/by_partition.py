@@ -325,8 +325,8 @@ class ByPartition(StreamTable):
         )
 
     def age_by(self, ages: Ages) -> None:
-        """Move the arrival times of the waiting tuples into the past by these ages. A tuple of the
-        first partition with waiting tuples gets the oldest age."""
+        """Set the arrival times of the waiting tuples so that they have these ages now. One tuple
+        of the first partition with waiting tuples gets the oldest age."""
         somewhere = np.flatnonzero(self.waiting)
         if len(somewhere):
             came = time.perf_counter() - ages.others

@@ -497,7 +497,8 @@ def _change(table: DeltaTable, change: Callable[[], None], done: Callable[[], bo
 
 
 def _number(table: DeltaTable) -> None:
-    """Add the column for the rows' numbers. Rows of former loads have null there."""
+    """Add the column for the rows' numbers to a table that was made when no dimension had inferred
+    members. The table's present rows have null there."""
     from deltalake import Field
     from deltalake.schema import PrimitiveType
 

@@ -24,7 +24,7 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.closing import Closing, closed_name
-from semistream.warehouse.dialects import said, system_of
+from semistream.warehouse.dialects import refusals_as_errors, system_of
 from semistream.warehouse.inferred import Filling
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads
@@ -111,7 +111,7 @@ class SqlSink(Sink):
                 else None
             )
 
-        with said(self.engine, fact):
+        with refusals_as_errors(self.engine, fact):
             return ledger.load(record, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:

@@ -101,8 +101,6 @@ class FileReader(SplitReader[DataFile]):
         source.loaded = True
         source.identify = lambda rows: stream_ids(rows, self.ids)
         source.id_columns = [c for c in self.ids if c in self.schema.names]
-        if isinstance(source, ParquetSource):
-            source.rows, source.size, source.threads = TASK_ROWS, TASK_BYTES, False
         return source
 
     def read(self, splits: Sequence[DataFile]) -> Iterator[Numbered]:
@@ -151,24 +149,37 @@ class FileReader(SplitReader[DataFile]):
                 + (f" {VARYING}" if self.kind != "csv" and not self.declared else ""),
             )
 
+    def replicated(self, splits: Sequence[DataFile], tasks: int) -> bool:
+        return not _are_many_small(splits) and _size(splits) < BLOCK
+
+
+class ParquetReader(FileReader):
+    """The reader of a stream's local Parquet files, whose footers tell the number of their rows."""
+
+    def open(self, paths: Sequence[Path] = ()) -> FileSource:
+        source = super().open(paths)
+        assert isinstance(source, ParquetSource)
+        source.rows, source.size, source.threads = TASK_ROWS, TASK_BYTES, False
+        return source
+
     def is_empty(self, split: DataFile) -> bool:
-        if self.kind == "parquet":
-            with suppress(OSError, pa.ArrowException):
-                return bool(pq.read_metadata(split.path).num_rows == 0)
-            return False  # the task that reads it will report the error
-        return super().is_empty(split)
+        with suppress(OSError, pa.ArrowException):
+            return bool(pq.read_metadata(split.path).num_rows == 0)
+        return False  # the task that reads it will report the error
 
     def count(self, splits: Sequence[DataFile]) -> int:
-        """Count the tuples. This requires reading the files, except Parquet files."""
-        if self.kind == "parquet":
-            return sum(pq.read_metadata(file.path).num_rows for file in splits)
-        return super().count(splits)
+        return sum(pq.read_metadata(file.path).num_rows for file in splits)
 
     def replicated(self, splits: Sequence[DataFile], tasks: int) -> bool:
-        size = sum(max(file.size, 0) for file in splits)
-        if len(splits) > FEW_FILES and size < SMALL_FILE * len(splits):
-            return False
-        return tasks <= MOST_DECODING if self.kind == "parquet" else size < BLOCK
+        return not _are_many_small(splits) and tasks <= MOST_DECODING
+
+
+def _size(files: Sequence[DataFile]) -> int:
+    return sum(max(file.size, 0) for file in files)
+
+
+def _are_many_small(files: Sequence[DataFile]) -> bool:
+    return len(files) > FEW_FILES and _size(files) < SMALL_FILE * len(files)
 
 
 def reading_of(spec: StreamSpec) -> Reading:
@@ -275,7 +286,8 @@ def find_reader(
         known = _inferred(spec, reading, listed(spec) if files is None else files)
     else:
         check_formats(known, spec.formats, "stream")
-    return FileReader(
+    reader = ParquetReader if spec.format == "parquet" else FileReader
+    return reader(
         spec.format,
         reading,
         known,

@@ -258,7 +258,8 @@ class FileStream(PathSource):
         from semistream.files.opening import read_files
 
         kind, mark, declared = self.spec.format, self.spec.mark, self.spec.declared
-        if mark is not None and kind != "parquet":
+        typed = kind == "parquet"  # the values of other files are texts
+        if mark is not None and not typed:
             raise CannotRecount(f"rows that are punctuations are not told apart in {kind} files")
         if not file.stat().st_size:
             return
@@ -273,7 +274,7 @@ class FileStream(PathSource):
         there = [n for n in wanted if n in found]
         source = (
             read_files("stream", [file], kind, reading)
-            if kind == "parquet"
+            if typed
             else read_files("stream", [], kind, reading, _texts(found), found)
         )
         source.only(there or found[:1])  # without a column the rows could not be counted
@@ -283,7 +284,7 @@ class FileStream(PathSource):
                 tuples = is_tuple(rows.column(mark))
                 rows, lines = rows.filter(tuples), lines[np.asarray(tuples)]
             rows = rows.select([n for n in there if n in columns])
-            if kind != "parquet" and declared is None:
+            if not typed and declared is None:
                 rows = rows.replace_schema_metadata(INFERRED)
             yield rows.num_rows + len(chunk.rejected), lines, rows
 

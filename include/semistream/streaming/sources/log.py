@@ -114,12 +114,12 @@ class SourceLog:
             )
             for f in files
         ]
-        self._own.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(parents=True, exist_ok=True)
         if (number + 1) % COMPACTED:
-            write_text(self._own / str(number), "\n".join(["v1", *new]))
+            write_text(self._directory / str(number), "\n".join(["v1", *new]))
             return
         text = "\n".join(["v1", *self._lines(), *new])
-        write_text(self._own / f"{number}.compact", text)
+        write_text(self._directory / f"{number}.compact", text)
         for earlier, log in self._logs():
             if earlier < number - KEPT:
                 log.unlink()
@@ -140,7 +140,7 @@ class SourceLog:
         entries of earlier files."""
         return sorted(
             (int(path.stem), path)
-            for path in self._own.glob("[0-9]*")
+            for path in self._directory.glob("[0-9]*")
             if path.suffix in ("", ".compact")
         )
 
@@ -158,18 +158,18 @@ class SourceLog:
         paths = [offsets / str(batch), offsets]
         if self.format in FILE_FORMATS and self.end(batch) >= 0:
             entries = range(self.end(batch - 1) + 1, self.end(batch) + 1)
-            paths += [*map(self._log, entries), self._own]
+            paths += [*map(self._log, entries), self._directory]
         for path in paths:
             sync(path)
 
     @property
-    def _own(self) -> Path:
+    def _directory(self) -> Path:
         return self.directory / "sources" / str(self.number)
 
     def _log(self, number: int) -> Path:
         """Return the path of an entry of the source's log. Spark compacts the log from time to
         time."""
-        path = self._own / str(number)
+        path = self._directory / str(number)
         return path if path.exists() else path.with_name(f"{number}.compact")
 
     def _read(self, batch: int) -> list[Any] | None:

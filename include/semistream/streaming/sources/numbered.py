@@ -28,7 +28,7 @@ class Numbered(NamedTuple):
 
 
 def by_line(chunk: Chunk) -> Numbered:
-    """Return a file's chunk, in which tuples and rejected texts have their lines as numbers."""
+    """Return a file's chunk whose tuples and rejected texts are numbered by their lines."""
     return Numbered(chunk, chunk.lines - 1, np.array([r.line for r in chunk.rejected], np.int64))
 
 

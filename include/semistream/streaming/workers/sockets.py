@@ -36,7 +36,7 @@ def connections(listening: socket.socket) -> Iterator[socket.socket]:
             return
         with other:
             other.settimeout(TIMEOUT)
-            if _is_own_user(other):
+            if _is_same_user(other):
                 yield other
 
 
@@ -52,7 +52,7 @@ def connect(key: object) -> socket.socket | None:
     other.settimeout(TIMEOUT)
     try:
         other.connect(_address(key))
-        if _is_own_user(other):
+        if _is_same_user(other):
             return other
     except OSError:
         pass
@@ -77,7 +77,7 @@ def _address(key: object) -> str:
     return f"\0semistream-{os.getuid()}-{digest}"
 
 
-def _is_own_user(other: socket.socket) -> bool:
+def _is_same_user(other: socket.socket) -> bool:
     """Return whether the process at the other end belongs to this user. Processes of other users
     are not trusted."""
     return (

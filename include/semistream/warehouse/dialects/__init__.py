@@ -27,7 +27,8 @@ __all__ = [
     "connect",
     "index_options",
     "name_length",
-    "said",
+    "refusals_as_errors",
+    "scheme_of",
     "shared_engine",
     "system_of",
     "table_options",
@@ -43,6 +44,12 @@ def system_of(of: Engine | Connection | Dialect) -> System:
     which it uses to show types without a database, counts as SQLite."""
     dialect = of if isinstance(of, Dialect) else of.dialect
     return next((s for s in SYSTEMS if dialect.name in s.names), SYSTEMS[0])
+
+
+def scheme_of(name: str) -> str:
+    """Return the scheme of the URLs of a system that is given by the name of a dialect. A name that
+    no system has is returned unchanged."""
+    return next((s.url.partition(":")[0] for s in SYSTEMS if name in s.names), name)
 
 
 def connect(url: str) -> Engine:
@@ -95,7 +102,7 @@ def _close() -> None:
 
 
 @contextmanager
-def said(of: Engine | Connection, table: str) -> Iterator[None]:
+def refusals_as_errors(of: Engine | Connection, table: str) -> Iterator[None]:
     """Raise ConfigError instead of the error of a database that has no room for a table's columns
     or for one of its rows."""
     try:
@@ -133,6 +140,6 @@ def name_length() -> int:
 def with_variants(kind: Any) -> Any:
     """Return a general column type together with the type that each system uses instead."""
     for system in SYSTEMS:
-        if (own := system.variant(kind)) is not None:
-            kind = kind.with_variant(own, *system.names)
+        if (variant := system.variant(kind)) is not None:
+            kind = kind.with_variant(variant, *system.names)
     return kind

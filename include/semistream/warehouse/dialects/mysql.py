@@ -68,7 +68,7 @@ KEY_BYTES = 3072  # of an InnoDB index
 KEY_COLUMNS = 16  # likewise; 32 in MariaDB
 CHARACTER_BYTES = 4  # of utf8mb4
 LOCK_SECONDS = 86_400
-SETTLED_SECONDS = 0.02  # between two looks at rows that others may be about to insert
+COUNT_INTERVAL = 0.02  # seconds between two counts of rows that others may be about to insert
 RENAME = "Rename the column in the source."
 FEWER = (
     "Leave columns out of the data, or declare some as numbers or dates. SQLite takes more, "
@@ -96,6 +96,9 @@ class Mysql:
     name_length = NAME_CHARACTERS
 
     # ---- connections
+
+    def may_exist(self, url: URL) -> bool:
+        return True
 
     def engine(self, url: URL) -> Engine:
         engine = create_engine(
@@ -299,7 +302,7 @@ class Mysql:
             if count == before:
                 return
             before = count
-            time.sleep(SETTLED_SECONDS)
+            time.sleep(COUNT_INTERVAL)
 
 
 def _number_of(error: BaseException | None) -> Any:
@@ -358,12 +361,12 @@ def _fetch(
         return
     # the server gives null in place of a text of more than max_allowed_packet
     apart = query.with_only_columns(
-        *(_shown(c, f.type) for c, f in zip(columns, schema, strict=True)),
+        *(_single_column(c, f.type) for c, f in zip(columns, schema, strict=True)),
         maintain_column_froms=True,
     ).where(text.is_(None))
     for chunk in chunks(connection, apart, rows, first=1):
         found += len(chunk)
-        yield batch(_from_shown, zip(*chunk, strict=True), columns, schema)
+        yield batch(_from_single, zip(*chunk, strict=True), columns, schema)
     if found != too_long:
         raise BulkError(
             f"{too_long} rows were longer than max_allowed_packet, and {found} when "
@@ -418,14 +421,14 @@ def _number(column: Any) -> Any:
     return column
 
 
-def _shown(column: Any, kind: pa.DataType) -> Any:
+def _single_column(column: Any, kind: pa.DataType) -> Any:
     """Return an SQL expression for one column as text or bytes."""
     if pa.types.is_binary(kind) or (pa.types.is_string(kind) and not _is_one_line(column.type)):
         return type_coerce(column, types.NullType())
     return type_coerce(func.concat(_number(column)), types.Text())
 
 
-def _from_shown(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _from_single(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(kind):
         return pa.array(values, kind)
     return from_text(pa.array(values, pa.string()), kind)

@@ -25,6 +25,9 @@ class System(Protocol):
     no_number: str
     name_length: int
 
+    def may_exist(self, url: URL) -> bool:
+        """Return whether the database may exist. That it does not is only known of a local file."""
+
     def engine(self, url: URL) -> Engine:
         """Return an engine that has not opened a connection yet."""
 
@@ -99,8 +102,8 @@ class System(Protocol):
 
     def unsorted(self, connection: Connection, staging: Table) -> AbstractContextManager[Table]:
         """Yield a table for writing rows in any order; at the exit the temporary table ``staging``
-        contains them. If writing rows in random order is slow, the yielded table is another one
-        without a key. At the exit, the last of all rows with the same key is then moved."""
+        contains them. If the system writes rows in random order slowly, it yields another table,
+        without a key, and moves the rows at the exit: of rows with the same key the last one."""
 
     def random(self) -> Any:
         """Return an SQL expression that gives a random number for each row, for ordering."""

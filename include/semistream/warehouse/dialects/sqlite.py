@@ -73,6 +73,9 @@ class Sqlite:
 
     # ---- connections
 
+    def may_exist(self, url: URL) -> bool:
+        return Path(url.database or "").exists()
+
     def engine(self, url: URL) -> Engine:
         """Return an engine. On a full disk, its statements raise OSError, which names the file."""
         if url.database and url.database != ":memory:":
@@ -93,7 +96,7 @@ class Sqlite:
 
         @event.listens_for(engine, "handle_error")
         def _full(context: ExceptionContext) -> None:
-            _say_where(context.original_exception, url)
+            _check_full_disk(context.original_exception, url)
 
         return engine
 
@@ -264,7 +267,7 @@ class Sqlite:
         order."""
 
 
-def _say_where(error: BaseException, url: URL) -> None:
+def _check_full_disk(error: BaseException, url: URL) -> None:
     """Raise OSError with the database's file name if SQLite reported a full disk."""
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), url.database)
@@ -388,7 +391,7 @@ def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as e:
-        _say_where(e, connection.engine.url)
+        _check_full_disk(e, connection.engine.url)
         raise DBAPIError.instance(statement, None, e, sqlite3.Error) from e
 
 

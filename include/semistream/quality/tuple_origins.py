@@ -30,7 +30,7 @@ from semistream.warehouse.types import stored_schema
 LINE = "quality_line"
 
 
-class Places(NamedTuple):
+class Origins(NamedTuple):
     """The origins of tuples. files: paths; which: int64[n], the number of the file of each tuple,
     -1 if unknown; lines: int64[n], from 1, in a Parquet file the row's number, 0 if unknown."""
 
@@ -46,18 +46,18 @@ class Places(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Ids to look for. codes: int64[n], the codes of the ids in ascending order; places: int64[n],
-    the position of each code's id among the given ids."""
+    """Ids to look for. codes: int64[n], the codes of the ids in ascending order; positions:
+    int64[n], the position of each code's id among the given ids."""
 
     ids: pa.Array
     codes: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
 
     @classmethod
     def of(cls, ids: pa.Array) -> _Wanted:
         found, _ = codes([ids], (pa.string(),))
-        places = np.argsort(found, kind="stable")
-        return cls(ids, found[places], places)
+        positions = np.argsort(found, kind="stable")
+        return cls(ids, found[positions], positions)
 
     def among(self, texts: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of wanted ids among the texts, and their positions among the given
@@ -66,13 +66,13 @@ class _Wanted(NamedTuple):
         found, _ = codes([texts], (pa.string(),))
         at = np.minimum(np.searchsorted(self.codes, found), len(self.codes) - 1)
         there = np.flatnonzero(self.codes[at] == found)
-        which = self.places[at[there]]
+        which = self.positions[at[there]]
         same = pc.equal(texts.take(pa.array(there)), self.ids.take(pa.array(which)))
         is_same = np.asarray(same).astype(bool)
         return there[is_same], which[is_same]
 
 
-class TuplePlaces:
+class TupleOrigins:
     """A search for the origins of an app's tuples. schemas: the schema of each stream's tuples at
     the time of loading; most_bytes: the largest number of bytes of files that are read for a
     stretch, by default unlimited."""
@@ -92,7 +92,7 @@ class TuplePlaces:
             number = app_number(connection, app)
         self._ends = np.array([last_load(number, of.last) for of in self._stretches], np.int64)
 
-    def find(self, loads: np.ndarray, ids: pa.Array, side: int = 0) -> Places:
+    def find(self, loads: np.ndarray, ids: pa.Array, side: int = 0) -> Origins:
         """Return the origins of tuples. Memory grows with the number of tuples, not with the
         source.
 
@@ -100,7 +100,7 @@ class TuplePlaces:
         number of the tuples' stream. If an id occurs more than once, its first origin is returned.
         For a tuple without an id, the file is returned if there is only one.
         """
-        found = Places([], np.full(len(loads), -1), np.zeros(len(loads), np.int64))
+        found = Origins([], np.full(len(loads), -1), np.zeros(len(loads), np.int64))
         stretch_of = np.searchsorted(self._ends, loads)
         for n in np.unique(stretch_of[stretch_of < len(self._stretches)]).tolist():
             rows = np.flatnonzero(stretch_of == n)
@@ -108,7 +108,7 @@ class TuplePlaces:
         return found
 
     def _find_in(
-        self, of: Stretch, side: int, rows: np.ndarray, ids: pa.Array, found: Places
+        self, of: Stretch, side: int, rows: np.ndarray, ids: pa.Array, found: Origins
     ) -> None:
         """Find the origins of these rows, whose ids are given, in the files of a stretch of
         batches."""

@@ -18,7 +18,7 @@ from sqlalchemy import BigInteger, Column, Subquery, and_, case, func, select
 from semistream.data_files import DataFile
 from semistream.positions import Kind
 from semistream.quality.recount import (
-    PLACES,
+    ORIGINS_PER_BATCH,
     batches_of,
     files_of_batch,
     ids_of_file,
@@ -35,12 +35,13 @@ from semistream.warehouse.taking_out import Stretch, stretches
 from semistream.warehouse.types import KeyString
 
 MOST = 1_000_000  # repeated ids that are held; of more, all ids of the files are staged
-ELSEWHERE = PLACES - 1  # the number of a file, in its batch, that stands for those without the id
+# the number of a file, in its batch, that stands for the files without the id
+ELSEWHERE = ORIGINS_PER_BATCH - 1
 
 
 @dataclass
 class _Files:
-    """The files of a stretch of batches. there: by place, paths of those that are there; gone:
+    """The files of a stretch of batches. there: by origin, paths of those that are there; gone:
     paths of those that are not; nameless: the number of those whose names nobody knows."""
 
     there: dict[int, str] = field(default_factory=dict)
@@ -59,30 +60,29 @@ class _Files:
         return f"{names[0]}, or another of {count:,} files{' that are gone' if lost else ''}"
 
 
-def find_places(
-    staging: Staging, scope: Scope, stream: Stream, table: sa.Table, places: sa.Table
+def find_origins(
+    staging: Staging, scope: Scope, stream: Stream, table: sa.Table, origins: sa.Table
 ) -> sa.Table:
-    """Return a copy of the table of repeated ids, in which numbers that stand for whole batches are
-    replaced by the places of files. Add the names of these places. See ``repeated_ids.Repeated``.
-    """
+    """Return a copy of the table of repeated ids, in which origins that stand for whole batches are
+    replaced by the files' origins. Add the names of these. See ``repeated_ids.Repeated``."""
     t = table.c
-    known = select(places.c.place)
+    known = select(origins.c.origin)
     batches = {
-        place // PLACES
-        for column in (t.first_place, t.last_place)
-        for place in staging.scalars(select(column).where(column.not_in(known)).distinct())
+        origin // ORIGINS_PER_BATCH
+        for column in (t.first_origin, t.last_origin)
+        for origin in staging.scalars(select(column).where(column.not_in(known)).distinct())
     }
     with staging.engine.connect() as connection:
         every = stretches(connection, scope.app)
     whole = staging.table(
         stream.named("whole"),
-        *(Column(name, BigInteger) for name in ("place", "after", "until", "elsewhere")),
+        *(Column(name, BigInteger) for name in ("origin", "after", "until", "elsewhere")),
     )
     kinds = recounted_columns(scope, stream)
     ids = staging.table(
         stream.named("found"),
         Column("quality_batch", BigInteger),
-        Column("quality_place", BigInteger),
+        Column("quality_origin", BigInteger),
         *(Column(quoted(name), kinds[name]) for name in stream.ids),
         Column("quality_id", KeyString()),
     )
@@ -93,10 +93,11 @@ def find_places(
         if not mine:
             continue
         files = _files(staging, scope, stream, of)
-        elsewhere = max(mine) * PLACES + ELSEWHERE
-        staging.insert(places, [*files.there.items(), (elsewhere, files.elsewhere)])
+        elsewhere = max(mine) * ORIGINS_PER_BATCH + ELSEWHERE
+        staging.insert(origins, [*files.there.items(), (elsewhere, files.elsewhere)])
         staging.insert(
-            whole, [(batch * PLACES, of.first[0], of.last[0], elsewhere) for batch in mine]
+            whole,
+            [(batch * ORIGINS_PER_BATCH, of.first[0], of.last[0], elsewhere) for batch in mine],
         )
         _find(staging, stream, files, ids, those)
     staging.index(ids, "quality_id")
@@ -118,7 +119,7 @@ def _files(staging: Staging, scope: Scope, stream: Stream, of: Stretch) -> _File
         if not offsets.get("files"):
             continue
         here = {n: path for n, path in noted.items() if DataFile(path).now() is not None}
-        found.there |= {commit.batch * PLACES + n: path for n, path in here.items()}
+        found.there |= {commit.batch * ORIGINS_PER_BATCH + n: path for n, path in here.items()}
         listed = list(noted.values())
         if checkpoint is not None:
             log = SourceLog(Path(checkpoint) / "query", offsets["format"], stream.side or 0)
@@ -136,11 +137,15 @@ def _find(
     """Stage the ids of files. wanted: the ids to look for, None for all. A file that cannot be read
     is left out."""
     schema = arrow_schema(ids)
-    for place, path in files.there.items():
+    for origin, path in files.there.items():
         with suppress(CannotRecount, OSError):
             for _, rows in ids_of_file(Path(path), stream.spec, staging.engine):
                 found = with_stream_id(
-                    place // PLACES, rows, len(stream.ids), schema, place % PLACES
+                    origin // ORIGINS_PER_BATCH,
+                    rows,
+                    len(stream.ids),
+                    schema,
+                    origin % ORIGINS_PER_BATCH,
                 )
                 if wanted is not None:
                     found = found.filter(pc.is_in(found["quality_id"], value_set=wanted))
@@ -148,7 +153,7 @@ def _find(
 
 
 def _placed(table: sa.Table, whole: sa.Table, ids: sa.Table) -> sa.Select:
-    """Select the repeated ids with the places at which they were found; see ``find_places``. If a
+    """Select the repeated ids with the origins where they were found; see ``find_origins``. If a
     copy was not found, it is in the files elsewhere."""
     t, i = table.c, ids.c
 
@@ -156,14 +161,14 @@ def _placed(table: sa.Table, whole: sa.Table, ids: sa.Table) -> sa.Select:
         w = whole.alias(name)
         of_stretch = (
             select(
-                w.c.place,
+                w.c.origin,
                 i.quality_id,
                 func.count().label("times"),
-                func.min(i.quality_place).label("first_place"),
-                func.max(i.quality_place).label("last_place"),
+                func.min(i.quality_origin).label("first_origin"),
+                func.max(i.quality_origin).label("last_origin"),
             )
             .join_from(ids, w, and_(i.quality_batch > w.c.after, i.quality_batch <= w.c.until))
-            .group_by(w.c.place, i.quality_id)
+            .group_by(w.c.origin, i.quality_id)
             .subquery(f"found_{name}")
         )
         return whole.alias(f"{name}_whole"), of_stretch
@@ -174,14 +179,14 @@ def _placed(table: sa.Table, whole: sa.Table, ids: sa.Table) -> sa.Select:
         select(
             t.stream_id,
             t.times,
-            func.coalesce(first.c.first_place, one.c.elsewhere, t.first_place),
+            func.coalesce(first.c.first_origin, one.c.elsewhere, t.first_origin),
             case(
                 (and_(both, times < t.times), other.c.elsewhere),
-                else_=func.coalesce(last.c.last_place, other.c.elsewhere, t.last_place),
+                else_=func.coalesce(last.c.last_origin, other.c.elsewhere, t.last_origin),
             ),
         )
-        .outerjoin_from(table, one, one.c.place == t.first_place)
-        .outerjoin(other, other.c.place == t.last_place)
-        .outerjoin(first, and_(first.c.place == one.c.place, first.c.quality_id == t.stream_id))
-        .outerjoin(last, and_(last.c.place == other.c.place, last.c.quality_id == t.stream_id))
+        .outerjoin_from(table, one, one.c.origin == t.first_origin)
+        .outerjoin(other, other.c.origin == t.last_origin)
+        .outerjoin(first, and_(first.c.origin == one.c.origin, first.c.quality_id == t.stream_id))
+        .outerjoin(last, and_(last.c.origin == other.c.origin, last.c.quality_id == t.stream_id))
     )

@@ -1,4 +1,4 @@
-"""The case that is tuned: a sample of a stream and a snapshot of its master data. Both come from a
+"""The input of tuning: a sample of a stream, and a snapshot of its master data. Both come from a
 job, or from files of the user."""
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from semistream.tuning.settings import TuneSettings
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
-def costs_for(case: SizingInput, paths: Paths, calibrate: bool) -> Costs:
+def costs_for(sizing: SizingInput, paths: Paths, calibrate: bool) -> Costs:
     """Return this machine's costs. If ``calibrate`` is true, they are measured now. If R is too
     small for measuring, the field ``machine`` of the result says so."""
     from semistream.tuning import calibration
 
     if calibrate:
-        sample = case.tuples.slice(0, CALIBRATED_ROWS)
+        sample = sizing.tuples.slice(0, CALIBRATED_ROWS)
         try:
-            calibration.calibrate(sample, case.relation, case.on, case.added).save(
+            calibration.calibrate(sample, sizing.relation, sizing.on, sizing.added).save(
                 paths.home / COSTS_FILE
             )
         except ConfigError as e:
@@ -48,10 +48,10 @@ def costs_for(case: SizingInput, paths: Paths, calibrate: bool) -> Costs:
 
 
 @contextmanager
-def open_case(
+def open_tuning_input(
     settings: TuneSettings, paths: Paths, progress: Progress = silent
 ) -> Iterator[SizingInput]:
-    """Open the case. Raises ConfigError for a case that cannot be tuned."""
+    """Open the sample and the snapshot. Raises ConfigError if they cannot be tuned for."""
     if bool(settings.max_wait) != bool(settings.rate):
         missing, given = ("rate", "max_wait") if settings.max_wait else ("max_wait", "rate")
         raise ConfigError(
@@ -62,31 +62,31 @@ def open_case(
             "the more, the more tuples come a second: give both, or neither.",
         )
     with ExitStack() as stack:
-        case = (
-            _own(settings, stack, progress)
+        sizing = (
+            _of_files(settings, stack, progress)
             if settings.stream is not None
             else _of_job(settings, paths, progress)
         )
-        if not case.sample.num_rows:
+        if not sizing.sample.num_rows:
             raise ConfigError(
                 "stream",
                 "must have tuples",
                 str(settings.stream or settings.job),
                 "Give a sample with some.",
             )
-        if case.partitions > case.relation.manifest.bucket_count:
+        if sizing.partitions > sizing.relation.manifest.bucket_count:
             raise ConfigError(
                 "partitions",
                 "must be at most the buckets of the snapshot",
-                case.partitions,
+                sizing.partitions,
                 "Ask for fewer.",
             )
-        stack.callback(case.relation.close)
-        yield case
+        stack.callback(sizing.relation.close)
+        yield sizing
 
 
 def _of_job(settings: TuneSettings, paths: Paths, progress: Progress) -> SizingInput:
-    """Return the case of a job: the first tuples of its stream, and the snapshot of the role's
+    """Return the input of a job: the first tuples of its stream, and the snapshot of the role's
     dimension."""
     if not settings.job:
         raise ConfigError(
@@ -109,8 +109,8 @@ def _of_job(settings: TuneSettings, paths: Paths, progress: Progress) -> SizingI
     )
 
 
-def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
-    """Return the case of a sample and master data that the user gave as files."""
+def _of_files(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
+    """Return the input from a sample and master data that the user gave as files."""
     from semistream.files.inputs import open_inputs
 
     stream, relation = open_inputs(settings, stack, progress)

@@ -1,5 +1,5 @@
-"""The plan of a load as its settings ask for it, before the cost models choose what they leave
-open."""
+"""The initial plan of a load. It has what the settings give; the cost models then choose what the
+settings leave open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 
 
-def asked_plan(
+def initial_plan(
     settings: JoinSettings,
     job: Job,
     versions: Sequence[Path],
@@ -26,25 +26,25 @@ def asked_plan(
     unknown: Callable[[Role], int | None],
     reason: str = "",
 ) -> Plan[RolePlan]:
-    """Return the plan that settings and job ask for. Raises ConfigError for one that cannot be.
+    """Return the initial plan of a load. Raises ConfigError for a plan that cannot be executed.
 
     versions: the directories of the dimensions' versions; unknown: a function that returns
     ``RolePlan.unknown`` of a role; reason: why this algorithm.
     """
-    asked = _asked_joins(settings, job.roles, versions, partitions, reason)
-    joins = tuple(_checked(join, job, unknown) for join in asked)
+    initial = _initial_joins(settings, job.roles, versions, partitions, reason)
+    joins = tuple(_checked(join, job, unknown) for join in initial)
     execution_order([join.kind for join in joins])  # there must be one
     return Plan(joins)
 
 
-def partitions_of(versions: Sequence[Path], asked: int, cores: int) -> int:
-    """Return P, the number of partitions: as many as asked for, or one for each core, if R has so
+def partitions_of(versions: Sequence[Path], wanted: int, cores: int) -> int:
+    """Return P, the number of partitions: as many as wanted, or one for each core, if R has so
     many buckets."""
     manifests = [Manifest.read(version) for version in versions]
-    return asked or min(cores, manifests[_largest(manifests, 1)].bucket_count)
+    return wanted or min(cores, manifests[_largest(manifests, 1)].bucket_count)
 
 
-def _asked_joins(
+def _initial_joins(
     settings: JoinSettings,
     roles: Sequence[Role],
     versions: Sequence[Path],
@@ -79,18 +79,18 @@ def _asked_joins(
     ]
 
 
-def _checked(asked: RolePlan, job: Job, unknown: Callable[[Role], int | None]) -> RolePlan:
+def _checked(initial: RolePlan, job: Job, unknown: Callable[[Role], int | None]) -> RolePlan:
     """Return the plan of a join, completed. Raises ConfigError if the version does not fit it."""
-    role, manifest = job.role(asked.role), Manifest.read(Path(asked.snapshot))
-    if asked.split > (buckets := manifest.bucket_count):
+    role, manifest = job.role(initial.role), Manifest.read(Path(initial.snapshot))
+    if initial.split > (buckets := manifest.bucket_count):
         raise ConfigError(
             "partitions",
             f"must be at most {buckets}, the buckets of the master snapshot",
-            asked.partitions,
+            initial.partitions,
             "Ask for fewer, or publish the snapshot with more buckets.",
         )
     _check_forms(job, role, manifest)
-    plan = replace(asked, unknown=unknown(role))
+    plan = replace(initial, unknown=unknown(role))
     if plan.share > 1:
         # rows with one business key become one row when they are provisioned
         unique = {*role.dimension.business_key} <= {*role.key} or manifest.unique
