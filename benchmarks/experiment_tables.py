@@ -40,7 +40,7 @@ def of_paper(prefix: str) -> str:
     found = _kept_claims(prefix)
     every = [k for _, claims in found for _, k in claims]
     counts = Counter(k["verdict"] for k in every)
-    told = f"Of all {len(every)}: {', '.join(f'{n} {v}' for v, n in counts.most_common())}."
+    told = f"All {len(every)}: {', '.join(f'{n} {v}' for v, n in counts.most_common())}."
     first = [(e, e.headline or claims[0][0].text, _in_short(claims[0][1])) for e, claims in found]
     return "\n".join([*_rows(first), "", told, *_again(found), ""])
 
@@ -58,7 +58,7 @@ def _rows(rows: Iterable[tuple[Experiment, str, str]]) -> list[str]:
     return [
         "",
         "| figure, claim | measured | verdict | reason |",
-        "| --- | --- | --- | --- |",
+        "|---|---|---|---|",
         *(
             _escaped(
                 f"| [{e.figure.removeprefix('Fig. ')}](../benchmarks/results/experiments/"

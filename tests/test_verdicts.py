@@ -221,7 +221,7 @@ def test_a_papers_table(monkeypatch, tmp_path):
         if name.startswith("ssj-") and name not in ("ssj-cost", "ssj-phases")
         for c in e.claims
     )
-    assert f"Of all {every}: {every - 2} not measured, 2 not decided." in table
+    assert f"All {every}: {every - 2} not measured, 2 not decided." in table
     only = experiment_tables.all_of_paper("ssj")
     assert f"[6(c)]({file}) SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50 ± 0.10; pap" in only
     assert (

@@ -138,7 +138,7 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
 
 
 SCATTER = "repetitions differ by more than the claim's figure, which no run can decide then"
-SCATTER_SHORT = "repetitions differ by more than is claimed"
+SCATTER_SHORT = "too wide to decide"
 
 
 def deviation(size: str, claimed: str, high: float) -> Claim:

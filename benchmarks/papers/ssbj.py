@@ -182,7 +182,7 @@ EXPERIMENTS = (
                 worse=1.0,
                 explain=True,
                 note=LIMIT,
-                short="a share p through the cache allows 1 / (1 - p)",
+                short="bounded by the share cached",
             ),
             Claim(
                 "7 times the memory at |R| = 20M …",
@@ -347,6 +347,7 @@ EXPERIMENTS = (
                 memory_percent=1.0,
                 reading=OWN,
                 note="TPC-H's own orders name all customers equally often",
+                short="customers order equally often",
             ),
             times(
                 "SSBJ is 7.4 times as fast with M = 10% of R",
@@ -381,7 +382,7 @@ EXPERIMENTS = (
                 note="by the cache inequality, m v_R < n v_S, a value with some 80 "
                 "master tuples is cached only where the stream names it far "
                 "more often in one R-cycle",
-                short="some 80 master tuples a value, too many for the cache inequality",
+                short="some 80 master tuples a value",
                 reading=OWN,
             ),
         ),
@@ -440,7 +441,7 @@ EXPERIMENTS = (
                 reading="place of the best among the sizes measured: 0 the smallest, 1 the largest",
                 note="the rate still rises, measured and by the model, at the largest buffer for "
                 "which half of M has room",
-                short="still rises at the largest buffer that half of M holds",
+                short="rises up to the largest",
             ),
         ),
         (Plot("Service rate of the disk phase", "disk_tuples", "mu_disk", log="x"),),
@@ -460,7 +461,7 @@ EXPERIMENTS = (
                 1.0,
                 "with so small an M a partition meets some 40 pairs of tuples; chance alone "
                 "spreads so few by a sixth, and all pairs of a value come together",
-                "some 40 pairs a partition: chance alone spreads them by a sixth",
+                "some 40 pairs a partition",
             ),
             _evenly_used(10.0),
         ),

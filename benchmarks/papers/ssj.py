@@ -101,9 +101,9 @@ NOTES = {
     "those in H_S are known to belong to R', so that w_S is h_S / N",
 }
 CHANCE = (
-    "w times the iterations of an R-cycle are the stream tuples in it, of which a share of 1 / "
-    "(h_R (ln |R| + 0.58)) is for the least frequent tuple of H_R: 3.2 at the best sizes, 0.2 at "
-    "four times that h_R. There chance decides what H_R holds: it has fewer hits than calculated "
+    "an R-cycle has w stream tuples for each iteration, of which a share of 1 / (h_R (ln |R| + "
+    "0.58)) is for the least frequent tuple of H_R: 3.2 at the best sizes, 0.2 at four times that "
+    "h_R. There chance decides what H_R holds: it has fewer hits than calculated "
     "(`through_cache`), and an iteration switches more"
 )
 SLOWER = Claim(

@@ -86,7 +86,7 @@ NOTES = {
     "w_expected": CHANCE,
 }
 # of Tuned X-HYBRIDJOIN beside X-HYBRIDJOIN
-EVEN_SHORT = "a smaller resident part, with 4 to 8 points less of the stream through the cache"
+EVEN_SHORT = "fewer resident tuples"
 EVEN = (
     "the models rate it no slower, with a quarter to a half of X-HYBRIDJOIN's resident tuples "
     "(h_r in the CSV file): 4 to 8 points less of the stream go through the cache, which costs "
@@ -199,7 +199,7 @@ EXPERIMENTS = (
             everywhere(
                 "at every position w is calculated within 5%, so that what differs is what a step "
                 "costs: it is measured once, before the points",
-                "w is within 5% everywhere: steps cost otherwise than when they were measured",
+                "w is within 5% everywhere: costs differ",
             ),
             optimum("disk_tuples"),
             optimum("resident_tuples"),
