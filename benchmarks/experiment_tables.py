@@ -48,8 +48,13 @@ def of_paper(prefix: str) -> str:
 def all_of_paper(prefix: str) -> str:
     """Return the table of all claims of a paper, on the page that is only about it."""
     found = _kept_claims(prefix)
-    rows = [(e, claim.text, _claim(kept)) for e, claims in found for claim, kept in claims]
+    rows = [(e, _with_figure(claim), _claim(kept)) for e, claims in found for claim, kept in claims]
     return "\n".join([*_rows(rows), *_again(found), ""])
+
+
+def _with_figure(claim: Claim) -> str:
+    """Return a claim's text with the claimed figure, which that of a share does not name."""
+    return claim.text + (f" ({claim.claimed})" if claim.unit == "%" else "")
 
 
 def _rows(rows: Iterable[tuple[Experiment, str, str]]) -> list[str]:
