@@ -11,9 +11,10 @@ file of benchmarks/results without its suffix. Options choose what is shown of i
 
 In the place of NAME, `compared` gives each row of COMPARED, and `experiments` has options of its
 own: `behind=ALGORITHM` for the points at which another algorithm is faster, `paper=PREFIX` for a
-paper's experiments, one row each, `claims=PREFIX` for all of a paper's claims, `contradictions` for
-the settings of which a paper states different figures. Below a table are the commit at which it was
-measured, and what has changed since.
+paper's experiments, one row each, `claims=PREFIX` for all of a paper's claims, `only=PREFIX` for
+these on the page about this paper, `contradictions` for the settings of which a paper states
+different figures. Below a table are the commit at which it was measured, and what has changed
+since.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ import re
 import shlex
 
 from benchmarks.changes import ROOT
-from benchmarks.experiment_tables import behind, claims_of, claims_of_paper, contradicted, of_paper
+from benchmarks.experiment_tables import (
+    all_of_paper,
+    behind,
+    claims_of,
+    claims_of_paper,
+    contradicted,
+    of_paper,
+)
 from benchmarks.papers.kept import RESULTS
 from benchmarks.result_tables import compared, of_rows, rows_of
 
@@ -68,6 +76,7 @@ def block(name: str, arguments: str) -> str:
         return {
             "behind": behind,
             "paper": of_paper,
+            "only": all_of_paper,
             "claims": claims_of_paper,
             "contradictions": contradicted,
         }[kind](value)

@@ -35,22 +35,43 @@ def claims_of(name: str) -> str:
 
 
 def of_paper(prefix: str) -> str:
-    """Return the table of a paper's experiments, one row each: the first claim, and the number of
-    the others by verdict."""
-    lines = [
-        "",
-        "| experiment, figure | claim | measured | verdict | reason | other claims |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    """Return the table of the first claim of each of a paper's experiments, and the number of all
+    its claims by verdict."""
     found = _kept_claims(prefix)
-    for experiment, claims in found:
-        (claim, kept), *others = claims
-        verdicts = Counter(k["verdict"] for _, k in others)
-        counts = ", ".join(f"{n} {v}" for v, n in verdicts.items())
-        lines.append(
-            _escaped(f"| {_titled(experiment)} | {claim.text} | {_claim(kept)} | {counts} |")
-        )
-    return "\n".join([*lines, *_again(found), ""])
+    every = [k for _, claims in found for _, k in claims]
+    counts = Counter(k["verdict"] for k in every)
+    told = f"All {len(every)}: {', '.join(f'{n} {v}' for v, n in counts.most_common())}."
+    first = [(e, e.headline or claims[0][0].text, _in_short(claims[0][1])) for e, claims in found]
+    return "\n".join([*_rows(first), "", told, *_again(found), ""])
+
+
+def all_of_paper(prefix: str) -> str:
+    """Return the table of all claims of a paper, on the page that is only about it."""
+    found = _kept_claims(prefix)
+    rows = [(e, _with_figure(claim), _claim(kept)) for e, claims in found for claim, kept in claims]
+    return "\n".join([*_rows(rows), *_again(found), ""])
+
+
+def _with_figure(claim: Claim) -> str:
+    """Return a claim's text with the claimed figure, which that of a share does not name."""
+    return claim.text + (f" ({claim.claimed})" if claim.unit == "%" else "")
+
+
+def _rows(rows: Iterable[tuple[Experiment, str, str]]) -> list[str]:
+    """Return the lines of a table of claims: the experiment, to whose file there is a link, the
+    claim, and the other three cells."""
+    return [
+        "",
+        "| figure, claim | measured | verdict | reason |",
+        "|---|---|---|---|",
+        *(
+            _escaped(
+                f"| [{e.figure.removeprefix('Fig. ')}](../benchmarks/results/experiments/"
+                f"{e.name}.txt) {claim} | {told} |"
+            )
+            for e, claim, told in rows
+        ),
+    ]
 
 
 def claims_of_paper(prefix: str) -> str:
@@ -112,11 +133,24 @@ def _claim(claim: Mapping[str, Any]) -> str:
     if claim["measured"] is None:
         return "– | not measured yet | "
     measured = shown(claim["measured"], claim["unit"], claim["interval"] or 0)
+    if claim.get("beside"):
+        measured += f"; as before: {shown(claim['beside'], claim['unit'])}"
     if full := claim.get("full"):
         there = shown(full["measured"], claim["unit"], full["interval"])
         verdict = "not settled" if "not settled" in full["told"] else full["verdict"]
         measured += f"; paper's size: {there}, {verdict}"
-    return f"{measured} | {claim['verdict']} | {claim['brief']}"
+    others = claim.get("against")
+    also = f"the paper also states {', '.join(others)}" if others else ""
+    return f"{measured} | {claim['verdict']} | {'; '.join(filter(None, (also, claim['brief'])))}"
+
+
+def _in_short(claim: Mapping[str, Any]) -> str:
+    """Return a claim's measured number, verdict and reason without what only `_claim` has."""
+    if claim["measured"] is None:
+        return _claim(claim)
+    measured = shown(claim["measured"], claim["unit"], claim["interval"] or 0)
+    also = "contradicted" if claim.get("against") else ""
+    return f"{measured} | {claim['verdict']} | {'; '.join(filter(None, (also, claim['brief'])))}"
 
 
 def contradicted(_: str = "") -> str:

@@ -32,7 +32,7 @@ from semistream.cost_models import (
     ssj,
     x_hybridjoin,
 )
-from semistream.cost_models.costs import PhaseCosts, service_rate
+from semistream.cost_models.costs import Cut, PhaseCosts, service_rate
 from semistream.cost_models.course import Course
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
 from semistream.cost_models.solve import crossing
@@ -728,6 +728,31 @@ class TestTuning:
             for point in grid
         )
         assert tune(name, work, m, PAPER_LIKE).mu >= 0.985 * best
+
+    @pytest.mark.parametrize("percent", [5, 7.5, 10])
+    @pytest.mark.parametrize("name", MODELS)
+    def test_is_no_worse_than_a_grid_where_rates_have_steps(self, name, percent):
+        """A batch needs a whole number of iterations, and R lies in whole pages and buckets."""
+        work = workload(
+            r_t=300_000,
+            fan_out=80.0,
+            batch_tuples=512.0,
+            page_tuples=256,
+            disk_tuple_bytes=74,
+            stream_tuple_bytes=120,
+            frequencies=Frequencies.zipf(3_750, 0.3),
+            cut=lambda d: Cut(math.ceil(308_000 / d), 300_000 / math.ceil(308_000 / d), 74 * d, d),
+        )
+        m, kinds = percent / 100 * 300_000 * 74, MODELS[name].sizes
+        axes = [
+            {n for x in np.geomspace(*kind.bounds(work, m), 12) for n in kind.near(x, work, m)}
+            for kind in kinds.values()
+        ]
+        best = max(
+            predict(name, work, m, TYPICAL, **dict(zip(kinds, point, strict=True))).worth
+            for point in itertools.product(*axes)
+        )
+        assert tune(name, work, m, TYPICAL).worth >= 0.99 * best
 
     def test_is_done_in_a_moment(self):
         from scipy import optimize  # noqa: F401  imported once a process

@@ -22,6 +22,7 @@ from benchmarks.papers.bench import Bench
 from benchmarks.papers.contradictions import against, contradictions
 from benchmarks.papers.data import ELSEWHERE, open_data
 from benchmarks.papers.explain import (
+    MACHINE,
     PAPERS,
     TERMS,
     Bound,
@@ -616,6 +617,22 @@ def test_why_a_ratio_is_not_the_papers(paper, bound, told, short):
     assert reason(claim, settings[1:]) == reason(claim, []) == brief(claim, []) == ""
 
 
+@pytest.mark.parametrize(
+    "machine, here, told",
+    [(2.0, 1.5, "is the machine"), (5.0, 1.5, "is the scale"), (5.0, 5.0, "is the measurement")],
+)
+def test_what_differs_where_the_models_agree_with_the_paper(machine, here, told):
+    settings = [
+        Setting(name, ratio_, (), 0.5)
+        for name, ratio_ in ((PAPERS, 5.0), (MACHINE, machine), ("as measured here", here))
+    ]
+    claim = Claim("5 times", lambda rows: None, "5", 3.75, 6.25, worse=1.0)
+    assert told in reason(claim, settings)
+    short = f"models 5.00, as claimed; this machine {machine:.2f}, here {here:.2f}"
+    assert brief(claim, settings) == short
+    assert brief(claim, settings, 1.25).endswith("here 1.25")
+
+
 def test_where_a_paper_contradicts_itself():
     """No ratio is both 7 and at most 3.5; 8 and 8 are no contradiction."""
     found = {(c.paper, c.at.memory_percent): [str(s) for s in c.stated] for c in contradictions()}
@@ -633,8 +650,10 @@ def test_where_a_paper_contradicts_itself():
     assert against("SSJ (2014)", plain) == []
     assert [s.figure for s in against("SSJ (2014)", twice)] == ["Fig. 6(b)"]
     told = Finding(twice, Number(1.4), Verdict.LESS, [], "SSJ (2014)")
-    assert "also states at most 3.5 (Fig. 6(b))" in told.reason and "Fig. 6(b)" in told.brief
-    assert Finding(twice, Number(7), Verdict.REPRODUCED, [], "SSJ (2014)").reason == ""
+    assert "also states at most 3.5 (Fig. 6(b))" in told.reason
+    assert told.against == ["at most 3.5 (Fig. 6(b))"]
+    held = Finding(twice, Number(7), Verdict.REPRODUCED, [], "SSJ (2014)")
+    assert held.reason == "" and held.against == []
 
 
 def test_what_is_of_the_papers_size_is_not_decided_at_another(bench):
@@ -683,8 +702,10 @@ def test_changes_over_a_parameter():
     assert falls.find(made).value == pytest.approx(2) and falls.find(made[:2]) is None
     assert falls.verdict(Number(0.9)) is Verdict.REPRODUCED
     told = Finding(grows, grows.find(made), Verdict.NOT_REPRODUCED, [])
-    assert told.reason == "Models at the sizes and costs here: 0.70."
-    assert told.brief == "models here 0.70"
+    assert told.reason == "Models at the sizes and costs here: 0.70, measured as calculated."
+    assert told.brief == "models here 0.70, measured as calculated"
+    apart = Finding(grows, replace(told.number, value=0.77), Verdict.NOT_REPRODUCED, [])
+    assert apart.brief == "models here 0.70, measured 10% more"
     assert falls.verdict(Number(0.5)) is falls.verdict(Number(2)) is Verdict.NOT_REPRODUCED
 
 
@@ -709,6 +730,11 @@ def test_a_surface_is_compared_at_every_position():
         {
             **point_rows(("ssj", 1, mu))[0],
             "mu_model": model,
+            "c_loop": 1.2,
+            "c_loop_model": 1.0,
+            "w": mu,
+            "w_model": mu,
+            "mu_interval": 7.0,
             "at_disk_tuples": d,
             "at_cache_tuples": h,
         }
@@ -720,10 +746,18 @@ def test_a_surface_is_compared_at_every_position():
             (2.0, 2.0, 10, 31),
         )
     ]
-    assert tuned("disk_tuples", "2.5%", 0.025).find(made).value == pytest.approx(0.02)
+    best = tuned("disk_tuples", "2.5%", 0.025).find(made)
+    assert best.value == pytest.approx(0.02)
+    off = "c_loop 20% more, w as calculated"
+    assert best.told == f"at d × 1, h_R × 1 {off}, repetitions ± 7.0%"
     assert deviation("disk_tuples", "2.5%", 0.025).find(made).value == pytest.approx(0.5)
     assert deviation("cache_tuples", "0.65%", 0.0065).find(made).value == pytest.approx(0.02)
-    assert everywhere().find(made).value == pytest.approx(2.1)
+    surface = everywhere("chance decides", "chance")
+    assert surface.find(made).value == pytest.approx(2.1)
+    told = Finding(surface, surface.find(made), Verdict.NOT_REPRODUCED, [])
+    there = f"t d × 2, h_R × 2 {off}, repetitions ± 70.0%"
+    assert told.reason.startswith(f"A{there}. Chance decides. The largest")
+    assert told.brief == f"a{there}; chance"
     assert optimum("disk_tuples").find(made).value == 0
     assert EXPERIMENTS["ssj-tuning"].claims[0].verdict(Number(0.5)) is Verdict.NOT_REPRODUCED
 
@@ -802,11 +836,25 @@ def semistream(paths, monkeypatch, costs, *arguments: str) -> int:
 GRID = ("--master", str(R_T), "--memory", "0.1,30", "--skew", "1", "--algorithms", "meshjoin,sscj")
 
 
-def test_the_note_of_a_claim_is_its_reason_where_the_models_have_none():
-    def why(note, value):
-        claim = Claim("it waits less", lambda rows: None, "more", 1.0, note=note)
-        return Finding(claim, Number(value), claim.verdict(Number(value)), []).reason
+def test_the_note_of_a_claim_is_its_reason_beside_what_the_models_say():
+    def finding(note, value, why=(), **number):
+        claim = Claim("it waits less", lambda rows: None, "more", 1.0, note=note, short="w tuples")
+        number = Number(value, **number)
+        return Finding(claim, number, claim.verdict(number), list(why))
 
+    def why(note, value):
+        return finding(note, value).reason
+
+    models = [Setting(n, 2.0, (), 0.5) for n in (PAPERS, MACHINE, "as measured here")]
+    both = finding("others wait for w tuples", 0.3, models, predicted=0.5)
+    assert both.reason.startswith("At the paper's |R| and M, with a disk of its years, the models ")
+    assert both.reason.endswith(". Others wait for w tuples.")
+    assert both.brief == "models 2.00, as claimed; this machine 2.00, here 0.50; w tuples"
+    here = finding("others wait", 0.3, predicted=0.5, told="at one place")
+    assert here.reason == (
+        "Models at the sizes and costs here: 0.50, measured 40% less. At one place. Others wait."
+    )
+    assert here.brief == "models here 0.50, measured 40% less; at one place; w tuples"
     assert why("others wait for w tuples", 0.3) == "Others wait for w tuples."
     assert why("others wait for w tuples", 1.3) == why("", 0.3) == ""
     waits = [

@@ -2,17 +2,19 @@
 
 import json
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from loads import same
+from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.job import StreamStreamJob
 from semistream.quality import verify
-from semistream.workloads import ZipfKeys
+from semistream.workloads import ZipfKeys, load_stream_stream_job
 from stream_pairs import ORDERS, TOTALS, Pair
 
 
@@ -131,6 +133,41 @@ def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
     ):
         pair.execute(change)
         assert found in {check.name for check in prove(pair, tmp_path).failed}
+
+
+def test_the_totals_of_the_shipped_auctions(spark, tmp_path):
+    """Each auction that has ended has what its bids add up to, and no other auction has a row."""
+    pair = sqlite(tmp_path)
+    shipped = load_stream_stream_job("auctions", pair.places).model_dump()
+    sides = {
+        side: shipped[side] | {"path": str(pair.places.home / side)} for side in ("left", "right")
+    }
+    pair.job = StreamStreamJob.load(shipped | sides)
+    begun, columns = datetime(2026, 3, 1, tzinfo=UTC), [s.columns for s in pair.job.streams]
+    auctions = [
+        {"auction": a, "seller": a % 7, "category": a % 3, "opened_at": begun} for a in range(60)
+    ]
+    bids = [
+        {"bid_id": n, "auction": n % 59, "price": n * 37 % 101, "bid_at": begun + timedelta(0, n)}
+        for n in range(500)
+    ]
+    ends = [{"auction": a, "closed": True} for a in range(40)]
+    for side, schema, rows in zip(
+        ("left", "right"), map(parse_ddl, columns), (auctions, bids + ends), strict=True
+    ):
+        pair.put(side, pa.Table.from_pylist(rows, schema))
+    pair.run(spark)
+    wanted = defaultdict(list)
+    for bid in bids:
+        wanted[bid["auction"]].append((bid["price"], f"{bid['bid_at']:%Y-%m-%d %H:%M:%S}"))
+    found = pair.query("SELECT auction, bids, highest, first_bid, last_bid FROM fact_bids_closed")
+    assert {(a, n, most, first[:19], last[:19]) for a, n, most, first, last in found} == {
+        (a, len(of), max(of)[0], of[0][1], of[-1][1]) for a, of in wanted.items() if a < 40
+    }
+    assert len(found) == 40
+    assert_proven(pair, tmp_path)
+    pair.run(spark, end=True)
+    assert pair.query("SELECT count(*), sum(bids) FROM fact_bids_closed") == [(59, 500)]
 
 
 def test_totals_of_a_left_join_wait_for_its_own_tuples(spark, tmp_path):

@@ -37,6 +37,7 @@ def data_sets(
     algorithms: tuple[str, ...],
     tpch: tuple[Claim, ...],
     real: tuple[Claim, ...],
+    headline: str = "remarkably faster",
 ) -> tuple[Experiment, Experiment]:
     plots = tuple(
         Plot(f"Service rate over memory, {what}", "memory_percent", only={"data": data})
@@ -57,6 +58,7 @@ def data_sets(
             plots,
             scale=TPCH_SCALE,
             least=TPCH_SCALE,
+            headline=f"{headline}, TPC-H",
         ),
         Experiment(
             f"{name}-real",
@@ -70,6 +72,7 @@ def data_sets(
             (Plot("Service rate over memory", "memory_percent"),),
             scale=1.0,
             least=1.0,
+            headline="faster, real data",
         ),
     )
 
@@ -231,6 +234,7 @@ def time_points(
             algorithms,
             claims,
             plots,
+            headline="shorter processing time",
         ),
     )
 
@@ -276,6 +280,21 @@ def error(rows: Sequence[Row], y: str, by: str, **where: Any) -> Number | None:
     return Number(float(np.median(errors))) if errors else None
 
 
+MEASURED_ONCE = "what a step costs is measured once, before the points, and differs between runs"
+
+
+def _loop_error(rows: Sequence[Row], by: str, **where: Any) -> Number | None:
+    """Return the median error of c_loop, and tell by how much it is off over the points."""
+    found = error(rows, "c_loop", f"c_loop_{by}", **where)
+    known = [r for r in having(rows, **where) if r.get(f"c_loop_{by}")]
+    if found is None or by != "model":
+        return found
+    off = [r["c_loop_model"] / r["c_loop"] - 1 for r in known]
+    w = max(abs(r["w_model"] / r["w"] - 1) for r in known)
+    told = f"off by {min(off):+.0%} to {max(off):+.0%} over the points, w by {w:.0%} at most"
+    return replace(found, told=told)
+
+
 def algorithms() -> tuple[str, ...]:
     """Return all algorithms that have a cost model."""
     return tuple(a for a in REGISTRY if a in MODELS)
@@ -297,7 +316,7 @@ def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
     return tuple(
         Claim(  # type: ignore[return-value]
             f"The c_loop calculated for {title} closely resembles the measured one ({what})",
-            partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where),
+            partial(_loop_error, by=by, algorithm=algorithm, **where),
             "close",
             0,
             0.1,
@@ -307,6 +326,6 @@ def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
         )
         for by, what, note in (
             ("printed", "as printed", printed_lacks(algorithm)),
-            ("model", "corrected", ""),
+            ("model", "corrected", MEASURED_ONCE),
         )
     )

@@ -24,6 +24,7 @@ SHARE = 1e-6  # the least share of the costs that is not rounding
 GRID = {1: 64, 2: 20}  # values of each size that a bound tries, by the number of sizes to tune
 SEEK, BANDWIDTH = 8e-3, 100e6  # s to position, and bytes/s, of a hard disk of the papers' time
 PAPERS = "the paper's |R|, on a hard disk"
+MACHINE = "the paper's |R|, on this machine"
 WAITS = ("wait_partition", "wait_tuple", "left_partition", "left_tuple")
 # fields of a phase's costs; fields of the general costs
 TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -84,11 +85,7 @@ def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
     slow = hard_disk(costs, bench.data(points[0]).tuple_bytes)
     settings = [("as measured here", 1.0, costs)]
     if bench.data(points[0]).scalable:
-        settings = [
-            (PAPERS, factor, slow),
-            ("the paper's |R|, on this machine", factor, costs),
-            *settings,
-        ]
+        settings = [(PAPERS, factor, slow), (MACHINE, factor, costs), *settings]
     setting = _memories if points[0].needed else _rates
     found = []
     for name, scale, now in settings:
@@ -292,9 +289,8 @@ def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None)
         f"{here or settings[-1].ratio:.2f} at the sizes and costs here"
     )
     if claim.low <= paper <= claim.high:
-        return (
-            f"{summary}: they agree with the paper, and what differs is the machine or the scale."
-        )
+        differs = _differs(claim, settings, here or settings[-1].ratio)
+        return f"{summary}: they agree with the paper. {differs}"
     if passes := settings[0].passes:
         return (
             f"{summary}. Memory lets more tuples share a pass over R: where nothing but a pass "
@@ -321,14 +317,32 @@ def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None)
     )
 
 
-def brief(claim: Claim, settings: Sequence[Setting]) -> str:
+def _differs(claim: Claim, settings: Sequence[Setting], here: float) -> str:
+    """Say what differs from a paper with whose claim the models agree: the machine, the scale, or
+    what is measured from what the models predict for it."""
+    machine = _by_this_machine(settings)
+    told = f" (at the paper's |R|, with this machine's costs: {machine:.2f})" if machine else ""
+    if claim.low <= here <= claim.high:
+        return "They do so here as well, so that what differs is the measurement."
+    if machine and not claim.low <= machine <= claim.high:
+        return f"What differs is the machine{told}."
+    return f"What differs is the scale{told}."
+
+
+def _by_this_machine(settings: Sequence[Setting]) -> float | None:
+    return next((s.ratio for s in settings if s.name == MACHINE), None)
+
+
+def brief(claim: Claim, settings: Sequence[Setting], here: float | None = None) -> str:
     """Give the explanation of `reason` in a few words, for a table."""
     if not settings or settings[0].name != PAPERS:
         return ""
     paper, bound = settings[0].ratio, settings[0].bound
     summary = f"models {paper:.2f}"
     if claim.low <= paper <= claim.high:
-        return f"{summary}, as claimed"
+        machine = _by_this_machine(settings)
+        of_it = f"this machine {machine:.2f}, " if machine else ""
+        return f"{summary}, as claimed; {of_it}here {here or settings[-1].ratio:.2f}"
     return f"{summary}, at most {bound.ratio:.2f}" if paper < claim.low and bound else summary
 
 

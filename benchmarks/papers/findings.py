@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.papers.contradictions import against
 from benchmarks.papers.explain import Setting, brief, explain, reason
-from benchmarks.papers.model import FAILED, Claim, Experiment, Find, Number, Row
+from benchmarks.papers.model import FAILED, Claim, Experiment, Find, Number, Row, apart
 from benchmarks.papers.repetitions import combined
 from benchmarks.verdicts import Verdict, half_width
 
@@ -45,19 +45,21 @@ class Finding:
     @property
     def reason(self) -> str:
         """Why the claim does not hold: a contradiction in the paper, the explanation of the cost
-        models, or the claim's note. For a claim that holds, only further remarks."""
+        models, what the measured rows tell, and the claim's note. For a claim that holds, only
+        further remarks."""
         parts = []
         if self.failed:
-            if others := against(self.paper, self.claim):
+            if self.against:
                 parts.append(
                     f"The paper contradicts the claim: for the same setting "
-                    f"({self.claim.stated[0].at}) it also states "
-                    f"{', '.join(map(str, others))}."
+                    f"({self.claim.stated[0].at}) it also states {', '.join(self.against)}."
                 )
-            parts.append(
+            parts += [
                 reason(self.claim, self.why, self.number.predicted if self.number else None)
-                or _sentence(self.claim.note or self.by_models)
-            )
+                or _sentence(self.by_models),
+                _sentence(self.number.told if self.number else ""),
+                _sentence(self.claim.note),
+            ]
         if self.elsewhere:
             parts.append(
                 "It is of the paper's |R|: of a Zipf stream a cache answers another share "
@@ -69,17 +71,16 @@ class Finding:
 
     @property
     def brief(self) -> str:
-        """The reason in a few words, for a table, without remarks on how the claim's words are
-        interpreted."""
+        """The reason in a few words, for a table, without what else the paper states and without
+        remarks on how the claim's words are interpreted."""
         parts = []
         if self.failed:
-            if others := against(self.paper, self.claim):
-                parts.append(f"the paper also states {', '.join(map(str, others))}")
-            parts.append(
-                brief(self.claim, self.why)
-                or self.claim.note
-                or self.by_models.replace(" at the sizes and costs here:", " here")
-            )
+            parts += [
+                brief(self.claim, self.why, self.number.predicted if self.number else None)
+                or self.by_models.replace(" at the sizes and costs here:", " here"),
+                self.number.told if self.number else "",
+                self.claim.short or self.claim.note,
+            ]
         if self.elsewhere:
             parts.append("of another |R|")
         if self.no_slices:
@@ -87,13 +88,21 @@ class Finding:
         return "; ".join(filter(None, parts))
 
     @property
+    def against(self) -> list[str]:
+        """What else the paper states of the setting of a claim that does not hold."""
+        return list(map(str, against(self.paper, self.claim))) if self.failed else []
+
+    @property
     def by_models(self) -> str:
         """The models' prediction for this machine, if there is one."""
-        if self.number is None or self.number.predicted is None:
+        if self.number is None or not self.number.predicted:
             return ""
         given = self.number.predicted
         figure = f"{given:.1%}" if self.claim.unit == "%" else f"{given:.2f}"
-        return f"models at the sizes and costs here: {figure}"
+        return (
+            f"models at the sizes and costs here: {figure}, "
+            f"measured {apart(self.number.value / given - 1)}"
+        )
 
     @property
     def failed(self) -> bool:
@@ -153,7 +162,7 @@ def judge(
 def undecided(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the claims that more repetitions might decide."""
     return [
-        claim.text
+        claim.text + (" (our own aim)" if claim.aim else "")
         for claim, number, _ in _numbers(experiment, runs)
         if claim.verdict(number) is Verdict.NOT_DECIDED
     ]
@@ -213,6 +222,16 @@ def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
             "why": [asdict(s) for s in f.why],
             "reason": f.reason,
             "brief": f.brief,
+            **{k: v for k, v in _further(f).items() if v},
         }
         for f in findings
     ]
+
+
+def _further(finding: Finding) -> dict[str, Any]:
+    """Return the values that only some findings have."""
+    return {
+        "aim": finding.claim.aim,
+        "against": finding.against,
+        "beside": finding.beside and finding.beside.value,
+    }

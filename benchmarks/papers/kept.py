@@ -116,7 +116,9 @@ def _finding(
         before = [c["interval"] for c in kept if c["claim"] == claim.text]
         interval = before[0] or 0.0 if before else _interval(claim, rows, number.value)
         number = replace(number, interval=interval)
-    found = Finding.of(experiment, claim, number, bench.scale if claim.full_size else 1.0)
+    beside = claim.beside[1](rows) if claim.beside else None
+    scale = bench.scale if claim.full_size else 1.0
+    found = Finding.of(experiment, claim, number, scale, beside)
     if not (claim.explain and number and found.failed):
         return found
     return replace(found, why=explain(bench, [_point(r, rows) for r in number.rows]))

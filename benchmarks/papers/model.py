@@ -72,6 +72,7 @@ class Number:
     interval: float = 0.0  # set by `findings.judge`, over the repetitions; inf: there was only one
     predicted: float | None = None
     rows: tuple[Row, ...] = ()  # the compared rows: two if the claim is to be explained
+    told: str = ""  # what the rows say about why the number is as it is
 
 
 Find = Callable[[Sequence[Row]], Number | None]
@@ -133,7 +134,8 @@ class Claim:
     worse: float | None = None
     unit: str = "times"
     explain: bool = False  # explain the ratio by the cost model
-    note: str = ""  # why it does not hold, if the models cannot tell
+    note: str = ""  # why it does not hold, beside what the models and the rows tell
+    short: str = ""  # the note in a few words, for tables; by default, all of it
     reading: str = ""  # how the paper's words are taken, if they are no figure
     aim: bool = False  # our aim, not a paper's claim
     stated: tuple[Stated, ...] = ()  # the claim as statements about a setting of the paper
@@ -168,6 +170,7 @@ def times(
     up_to: float | None = None,
     y: str = "mu",
     note: str = "",
+    short: str = "",
     reading: str = "",
     stated: tuple[Stated, ...] = (),
     **where: Any,
@@ -190,6 +193,7 @@ def times(
         worse=1.0,
         explain=y == "mu",
         note=note,
+        short=short,
         reading=reading,
         stated=stated,
     )
@@ -343,9 +347,24 @@ class Experiment:
     least: float = 0.005  # scale at which every M still holds two disk buffers
     beside: bool = True  # whether our own algorithm may be shown too
     figures: Figures | None = None  # more columns
+    headline: str = ""  # the first claim in a few words
     study: Study | None = None  # none: of semi-stream joins
 
 
+def apart(share: float) -> str:
+    """Describe how far a measured figure is from the calculated one."""
+    far = round(100 * abs(share))
+    return f"{far}% {'more' if share > 0 else 'less'}" if far else "as calculated"
+
+
+SYMBOLS = {
+    "disk_tuples": "d",
+    "cache_tuples": "h_R",
+    "resident_tuples": "d_N",
+    "slices": "q",
+    "switching_factor": "sf",
+    "cache_share": "cache share",
+}
 TITLES = {
     "mu": "service rate, tuples/s",
     "mu_disk": "service rate of the disk phase, tuples/s",

@@ -18,21 +18,13 @@ from rich.table import Table
 
 from benchmarks.papers.explain import SEEK, TERMS, limits, sentence
 from benchmarks.papers.findings import Finding
-from benchmarks.papers.model import FAILED, TITLES, Experiment, Plot, Row, having
+from benchmarks.papers.model import FAILED, SYMBOLS, TITLES, Experiment, Plot, Row, having
 from semistream.counted import counted
 from semistream.durable import write_text
 from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
 
 DASHES = {"model": "--", "printed": ":", "expected": "-.", "logarithm": "-.", "power": (0, (1, 3))}
-SYMBOLS = {
-    "disk_tuples": "d",
-    "cache_tuples": "h_R",
-    "resident_tuples": "d_N",
-    "slices": "q",
-    "switching_factor": "sf",
-    "cache_share": "cache share",
-}
 NAMES = {
     "model": "model",
     "printed": "as printed",
@@ -109,7 +101,7 @@ def claims_table(about: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) 
             c["claimed"],
             shown(c["measured"], c["unit"], c["interval"] or 0.0),
             shown(c["predicted"], c["unit"]),
-            c["verdict"],
+            f"{c['verdict']}{', our aim' if c.get('aim') else ''}",
         )
     return table
 

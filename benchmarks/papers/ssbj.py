@@ -140,8 +140,9 @@ def _share(rows: Sequence[Row], percent: float) -> Number | None:
     )
 
 
-def _evenly_used(percent: float, note: str = "") -> Claim:
-    """Return the claim on how evenly partitions are used, with M of this percentage of R."""
+def _evenly_used(percent: float, note: str = "", short: str = "") -> Claim:
+    """Return the claim on how evenly partitions are used, with M of this percentage of R. note,
+    short: as of a `Claim`."""
 
     def spread(rows: Sequence[Row]) -> Number | None:
         found = having(rows, algorithm="ssbj", memory_percent=percent)
@@ -156,6 +157,7 @@ def _evenly_used(percent: float, note: str = "") -> Claim:
         0.25,
         unit="%",
         note=note,
+        short=short,
         reading="standard deviation over the mean; up to 25% is taken as roughly",
     )
 
@@ -180,6 +182,7 @@ EXPERIMENTS = (
                 worse=1.0,
                 explain=True,
                 note=LIMIT,
+                short="bounded by the share cached",
             ),
             Claim(
                 "7 times the memory at |R| = 20M …",
@@ -215,6 +218,7 @@ EXPERIMENTS = (
         scale=0.03,
         least=0.025,
         beside=False,
+        headline="MESHJOIN needs 7 times the memory",
     ),
     Experiment(
         "ssbj-memory",
@@ -272,6 +276,7 @@ EXPERIMENTS = (
                 only={"algorithm": "ssbj"},
             ),
         ),
+        headline="7 times MESHJOIN, M = 1% of R",
     ),
     Experiment(
         "ssbj-relation",
@@ -286,6 +291,7 @@ EXPERIMENTS = (
                 *BOTH,
                 7,
                 relation_percent=20,
+                reading=OWN,
             ),
             times(
                 "SSBJ is 5.7 times as fast at |R| = 100M",
@@ -293,9 +299,11 @@ EXPERIMENTS = (
                 5.7,
                 relation_percent=100,
                 stated=stated("Fig. 5(b)", MUCH, *BOTH, 5.7),
+                reading=OWN,
             ),
         ),
         (Plot("Service rate over |R|", "master_tuples"),),
+        headline="7 times MESHJOIN, |R| = 20M",
     ),
     Experiment(
         "ssbj-skew",
@@ -311,17 +319,19 @@ EXPERIMENTS = (
                 8,
                 skew=1.0,
                 stated=stated("Fig. 5(c)", MUCH, *BOTH, 8),
+                reading=OWN,
             ),
             times(
                 "SSBJ is faster as soon as there is a slight skew",
                 *BOTH,
                 None,
                 skew=0.5,
-                reading="at skew 0.5",
+                reading=f"at skew 0.5; {OWN}",
             ),
             *over_skew_claims("ssbj", MESHJOIN, MESHJOIN),
         ),
         (Plot("Service rate over skew", "skew"),),
+        headline="8 times MESHJOIN at skew 1",
     ),
     *data_sets(
         "ssbj",
@@ -335,7 +345,9 @@ EXPERIMENTS = (
                 3.4,
                 data="tpch",
                 memory_percent=1.0,
+                reading=OWN,
                 note="TPC-H's own orders name all customers equally often",
+                short="customers order equally often",
             ),
             times(
                 "SSBJ is 7.4 times as fast with M = 10% of R",
@@ -343,6 +355,7 @@ EXPERIMENTS = (
                 7.4,
                 data="tpch",
                 memory_percent=10.0,
+                reading=OWN,
             ),
             times(
                 "3.4 times with M = 1%, where the customers order by Zipf's law",
@@ -350,6 +363,7 @@ EXPERIMENTS = (
                 3.4,
                 data="tpch-zipf",
                 memory_percent=1.0,
+                reading=OWN,
             ),
             times(
                 "7.4 times with M = 10%, where the customers order by Zipf's law",
@@ -357,6 +371,7 @@ EXPERIMENTS = (
                 7.4,
                 data="tpch-zipf",
                 memory_percent=10.0,
+                reading=OWN,
             ),
         ),
         (
@@ -367,8 +382,11 @@ EXPERIMENTS = (
                 note="by the cache inequality, m v_R < n v_S, a value with some 80 "
                 "master tuples is cached only where the stream names it far "
                 "more often in one R-cycle",
+                short="some 80 master tuples a value",
+                reading=OWN,
             ),
         ),
+        "3.4 times MESHJOIN",
     ),
     Experiment(
         "ssbj-switching",
@@ -402,6 +420,7 @@ EXPERIMENTS = (
         scale=0.03,
         least=0.025,
         beside=False,
+        headline="the best switching factor is 1",
     ),
     Experiment(
         "ssbj-disk-buffer",
@@ -422,11 +441,13 @@ EXPERIMENTS = (
                 reading="place of the best among the sizes measured: 0 the smallest, 1 the largest",
                 note="the rate still rises, measured and by the model, at the largest buffer for "
                 "which half of M has room",
+                short="rises up to the largest",
             ),
         ),
         (Plot("Service rate of the disk phase", "disk_tuples", "mu_disk", log="x"),),
         scale=0.03,
         beside=False,
+        headline="an optimal disk buffer, not the largest",
     ),
     Experiment(
         "ssbj-partitions",
@@ -440,12 +461,14 @@ EXPERIMENTS = (
                 1.0,
                 "with so small an M a partition meets some 40 pairs of tuples; chance alone "
                 "spreads so few by a sixth, and all pairs of a value come together",
+                "some 40 pairs a partition",
             ),
             _evenly_used(10.0),
         ),
         (Plot("Spread over the partitions", "memory_percent", "partition_spread", models=()),),
         beside=False,
         figures=used,
+        headline="partitions are used equally",
     ),
     cost("ssbj", PAPER, "Fig. 6(c), 6(d)", BOTH, (0.0, 1.0), "zipf-many"),
 )

@@ -31,6 +31,10 @@ class Size(NamedTuple):
     unit: Callable[[Workload], float] = one
     coarse: bool = False
 
+    def nearest(self, size: float, work: Workload, memory: float) -> float:
+        """Return the possible value nearest to `size`."""
+        return min(self.near(size, work, memory), key=lambda value: abs(value - size))
+
     def near(self, size: float, work: Workload, memory: float) -> list[float]:
         """Return the possible values next to `size`, in ascending order."""
         (low, high), unit = self.bounds(work, memory), self.unit(work)

@@ -141,7 +141,8 @@ REGISTRY: dict[str, Algorithm] = {
             "partition_join.PartitionJoin",
             "block_cache.BlockCacheParameters",
             "Chakraborty, Singh: A Partition-based Approach to Support Streaming Updates over "
-            "Persistent Data in an Active Data Warehouse (2009)",
+            "Persistent Data in an Active Data Warehouse (2009), by our own reading of what later "
+            "papers say of it",
             needs_index=True,
         ),
         Algorithm(

@@ -17,7 +17,7 @@ from semistream.errors import ConfigError, check_name
 from semistream.joins.registry import REGISTRY
 
 EVEN = 0.05  # rates this close count as equal
-ALONE, TOGETHER = 9, 5  # grid points in the coarse search: of a single size, of each of several
+FIRST, OTHERS = 9, 5  # grid points in the coarse search: of the first size, of each other
 SIZE, RATE = 0.05, 1e-3  # tolerances of the search: of a size's logarithm, and of a rate's
 NEVER = 100.0  # ln of the seconds per tuple of sizes that do not fit M
 
@@ -49,21 +49,21 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
     kinds = MODELS[algorithm].sizes if algorithm in MODELS else {}
     names = [n for n in kinds if n not in given]
     limits = [tuple(map(math.log, kinds[n].bounds(work, memory))) for n in names]
-    smooth = work.smooth()
 
-    def cost(x: Iterable[float]) -> float:
+    @functools.cache
+    def cost(*sizes: float) -> float:
         """Return ln of the seconds per stream tuple."""
         mu = predict(
-            algorithm,
-            smooth,
-            memory,
-            costs,
-            **dict(zip(names, map(math.exp, x), strict=True)),
-            **given,
+            algorithm, work, memory, costs, **dict(zip(names, sizes, strict=True)), **given
         ).worth
         return -math.log(mu) if mu > 0 else NEVER
 
-    best = _minimum(cost, limits) if names else ()
+    def possible(x: Iterable[float]) -> float:
+        """Return the cost of the possible sizes nearest to those with the logarithms x."""
+        near = (kinds[n].nearest(math.exp(v), work, memory) for n, v in zip(names, x, strict=True))
+        return cost(*near)
+
+    best = _minimum(possible, limits) if names else ()
     sizes = dict(zip(names, map(math.exp, best), strict=True))
     found = _rounded(algorithm, work, memory, costs, sizes, given)
     # R's largest partition may be far larger than the average one
@@ -141,10 +141,15 @@ def _minimum(
     cost: Callable[[tuple[float, ...]], float], limits: list[tuple[float, ...]]
 ) -> tuple[float, ...]:
     """Return the point of lowest cost. The search starts at the best point of a coarse grid. It
-    moves to the best neighbour at a distance that is halved when no neighbour is better."""
-    cost = functools.cache(cost)
-    points = ALONE if len(limits) == 1 else TOGETHER
-    axes = [np.linspace(low, high, points).tolist() for low, high in limits]
+    moves to the best neighbour at a distance that is halved when no neighbour is better.
+
+    The cost has steps: a batch takes a whole number of iterations, and R is cut into whole pages.
+    The lowest cost is often at the edge of a step.
+    """
+    axes = [
+        np.linspace(low, high, FIRST if i == 0 else OTHERS).tolist()
+        for i, (low, high) in enumerate(limits)
+    ]
     best = min(itertools.product(*axes), key=cost)
     least, steps = (
         cost(best),
