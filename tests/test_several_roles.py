@@ -134,8 +134,10 @@ class Load:
             missed = sum(s["store"] not in stores for s in facts) if role == "store" else 0
             if role == "product" and self.product_left:
                 missed = len(without_product)
+            known = products if role == "product" else stores
+            without = {"missed": missed, "lacking": sum(s[key[role]] not in known for s in facts)}
             inputs.append(
-                InputCounts(role, 0, read, passed, counts, 0, "", role, "v000001", missed=missed)
+                InputCounts(role, 0, read, passed, counts, 0, "", role, "v000001", **without)
             )
             read = passed
         record = LoadRecord("sales", 0, 0, 0, "ssbj", tuple(inputs), len(SALES), read, read)
