@@ -140,24 +140,29 @@ def format_sizes(parameters: Mapping[str, Any]) -> str:
 def _minimum(
     cost: Callable[[tuple[float, ...]], float], limits: list[tuple[float, ...]]
 ) -> tuple[float, ...]:
-    """Return the point of lowest cost. The search starts at the best point of a coarse grid. It
-    moves to the best neighbour at a distance that is halved when no neighbour is better.
+    """Return the point of lowest cost. The search starts at the best point of a coarse grid.
 
     The cost has steps: a batch takes a whole number of iterations, and R is cut into whole pages.
-    The lowest cost is often at the edge of a step.
+    The lowest cost is often at the edge of a step, where two sizes must change together. So the
+    search starts again at its result with the smallest values of all sizes but the first.
     """
     axes = [
         np.linspace(low, high, FIRST if i == 0 else OTHERS).tolist()
         for i, (low, high) in enumerate(limits)
     ]
-    best = min(itertools.product(*axes), key=cost)
-    least, steps = (
-        cost(best),
-        [
-            (high - low) / (len(axis) - 1) / 2
-            for axis, (low, high) in zip(axes, limits, strict=True)
-        ],
-    )
+    found = _descent(cost, min(itertools.product(*axes), key=cost), limits)
+    smallest = (found[0], *(low for low, _ in limits[1:]))
+    return min(found, _descent(cost, smallest, limits), key=cost) if limits[1:] else found
+
+
+def _descent(
+    cost: Callable[[tuple[float, ...]], float],
+    best: tuple[float, ...],
+    limits: list[tuple[float, ...]],
+) -> tuple[float, ...]:
+    """Return the point that is found by moves to the best neighbour, at a distance that is halved
+    when no neighbour is better."""
+    least, steps = cost(best), _steps(limits)
     while max(steps) > SIZE:
         near = itertools.product(
             *(
@@ -171,6 +176,12 @@ def _minimum(
         else:
             steps = [step / 2 for step in steps]
     return best
+
+
+def _steps(limits: list[tuple[float, ...]]) -> list[float]:
+    """Return half the distance between two points of the grid, of each size."""
+    points = [FIRST, *itertools.repeat(OTHERS, len(limits) - 1)]
+    return [(high - low) / (n - 1) / 2 for n, (low, high) in zip(points, limits, strict=True)]
 
 
 def _rounded(
