@@ -47,7 +47,7 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 def of_rows(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> str:
     """Return the table of a result file that the options choose, and the line below it."""
     if "latency" in options:
-        return f"{_latency(rows, options)}\n{about_rows(rows)}\n"
+        return f"{_latency(rows, options)}\n"
     table = (
         _best(rows, options["best"])
         if "best" in options
@@ -100,11 +100,13 @@ def _extra(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
 
 
 def _latency(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> str:
-    """Return a sentence on the latency of the one row that the options choose."""
+    """Return a sentence on the latency of the one row that the options choose, and where its
+    command, commit and machine stand."""
     [row] = _some(rows, options)
     return (
         f"A row is in its table {row['extra']['all p50']:.1f} s after its file came, at the "
-        f"median, and {row['extra']['all p99']:.1f} s at the 99th percentile ({row['case']})."
+        f"median, and {row['extra']['all p99']:.1f} s\nat the 99th percentile ({row['case']}; "
+        "[how it was measured](docs/benchmarks.md#from-arrival-to-commit))."
     )
 
 
