@@ -458,6 +458,7 @@ def test_what_was_joined_again_is_where_it_is_now_in_all_numbers(page, browser):
     with page.engine.begin() as c:
         run = {"app": "shop", "fact_table": "fact_shop", "started_at": NOW, "seconds": 1.0}
         run |= {"success": 1, "expectations": 1, "failed": "[]", "unseen": "[]", "report": ""}
+        run |= {"to_batch": 1, "to_drain": 0, "outdated": 1}
         c.execute(quality_runs.insert(), run)
     with Served(page.app) as url:
         browser.get(url + "loads/shop")

@@ -138,9 +138,9 @@ def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
 def test_the_totals_of_the_shipped_auctions(spark, tmp_path):
     """Each auction that has ended has what its bids add up to, and no other auction has a row."""
     pair = sqlite(tmp_path)
-    shipped = load_stream_stream_job("auctions", pair.places).model_dump()
+    shipped = load_stream_stream_job("auctions", pair.paths).model_dump()
     sides = {
-        side: shipped[side] | {"path": str(pair.places.home / side)} for side in ("left", "right")
+        side: shipped[side] | {"path": str(pair.paths.home / side)} for side in ("left", "right")
     }
     pair.job = StreamStreamJob.load(shipped | sides)
     begun, columns = datetime(2026, 3, 1, tzinfo=UTC), [s.columns for s in pair.job.streams]

@@ -114,7 +114,7 @@ def quality(
     return [
         {
             **row._mapping,
-            "batches": as_run(row).batches if row.to_batch is not None else "taken out since",
+            "batches": "taken out since" if row.outdated else as_run(row).batches,
             "failed": json.loads(row.failed),
             "path": row.report,
             "report": _report(Path(row.report), paths),
