@@ -298,6 +298,11 @@ def small_load(place: Path, warehouse_url: str) -> SmallLoad:
     return load
 
 
+def with_options(job: Job, **options: str) -> Job:
+    """The job with these options of its stream."""
+    return job.model_copy(update={"stream": job.stream.model_copy(update={"options": options})})
+
+
 def provision_beside(load: SmallLoad) -> None:
     """The dimension table of the snapshot that was published without one."""
 

@@ -20,7 +20,7 @@ from pyarrow import csv
 from sqlalchemy import text
 
 import faults
-from loads import MASTER, SmallLoad, same, until, verify
+from loads import MASTER, SmallLoad, same, until, verify, with_options
 from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
@@ -36,7 +36,6 @@ from semistream.streaming.task import Work
 from semistream.streaming.waiting import WaitingBound
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
-from test_source import with_options
 
 
 @pytest.mark.parametrize("join_type", ["inner", "left"])
