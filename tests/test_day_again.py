@@ -17,11 +17,11 @@ import faults
 import sink_loads
 from csv_loads import CsvLoad, sale
 from damage import Kept
-from loads import delta_facts, same, verify
+from loads import same, verify
 from provisioned import provision, publish
 from semistream.counted import counted
 from semistream.errors import ConfigError, StateError
-from semistream.pipeline import day_again, steps
+from semistream.pipeline import day_again
 from semistream.positions import START
 from semistream.streaming.app import App
 from semistream.streaming.sources.log import SourceLog
@@ -405,7 +405,7 @@ def new_products(load: CsvLoad, *skus: str) -> None:
 
 def test_what_was_joined_again_goes_with_its_file(spark, three, oracle):
     new_products(three, *(f"q{i}" for i in range(20)))
-    assert steps.replay("sales", three.paths).startswith("sales: ")
+    assert three.replay().startswith("sales: ")
     assert len(three.rows("fact_sales WHERE category = 'late'", "id")) > 50
     assert "checks hold" in three.verify()
     wrong = str(three.stream_directory / "tuesday.csv")
@@ -426,7 +426,7 @@ def test_what_was_joined_again_with_a_file_is_open_again(spark, three, oracle, l
     """A key of tuesday's, and one of monday's, came with one version: one load has joined both."""
 
     def again():
-        return three.run(spark) if late == "resolve" else steps.replay("sales", three.paths)
+        return three.run(spark) if late == "resolve" else three.replay()
 
     three.file.write_text(f"{three.file.read_text()}late: {late}\n")
     three.job = load_job(three.file, three.paths)
@@ -546,11 +546,11 @@ def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
     """A crash after its transaction, and before the warehouse's, leaves what the same command
     finishes."""
     load = sqlite_load
-    target = str(load.paths.home / "delta")
+    load.sink = str(load.paths.home / "delta")
     for rows_of_file in (300, 200):
         load.add_file(rows_of_file)
-        load.run(spark, sink=target)
-    before, here = delta_facts(target), load.checkpoint
+        load.run(spark)
+    before, here = load.facts(), load.checkpoint
     plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 1)])
     assert (plan.batches, plan.rows_read) == ((1,), 200)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
@@ -558,13 +558,13 @@ def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
         day_again.carry_out(plan, load.paths, here)
     assert not verify(load).success
     with pytest.raises(StateError, match="was cut short"):
-        load.run(spark, sink=target)
+        load.run(spark)
     day_again.carry_out(day_again.under_way(here), load.paths, here)
-    left = delta_facts(target)
+    left = load.facts()
     assert left < before and {row[0] for row in left} <= set(range(300))
     assert verify(load).success
-    assert load.run(spark, sink=target)["rows_read"] == 200
-    same(delta_facts(target), before)
+    assert load.run(spark)["rows_read"] == 200
+    same(load.facts(), before)
     assert verify(load).success
 
 
