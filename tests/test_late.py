@@ -478,26 +478,40 @@ def test_rows_of_many_loads_are_marked_with_few_statements(tmp_path):
             mark_resolved(connection, load_ids.load_id(1, 3, 3, 0), table.to_batches())
 
 
+def keep(connection, app, batch, key_codes):
+    """Put tuples with these codes into ``unmatched``, by the first load of a batch."""
+    rows = len(key_codes)
+    table = pa.table(
+        {"load_row": np.arange(rows, dtype=np.int32), "key_code": key_codes}
+        | {
+            name: pa.repeat(value, rows)
+            for name, value in (
+                ("load_id", load_ids.load_id(app, batch, 0, 0)),
+                ("fact_table", "facts"),
+                ("reason", Reason.NO_MATCH),
+                ("tuple", "{}"),
+            )
+        }
+    )
+    bulk_insert(connection, unmatched, table)
+
+
 def test_rows_are_found_by_their_keys_however_many_others_there_are(tmp_path):
     """SQLite has no statistics, and would read all rows of the app for so many keys."""
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
     create_all(engine)
-    columns = {"fact_table": "facts", "reason": Reason.NO_MATCH, "tuple": "{}"}
     codes, ticks = 3 * np.arange(AT_ONCE), list[int]()
     for batch, rows in enumerate((6000, 60_000)):
-        numbers = np.arange(rows, dtype=np.int32)
+        numbers = np.arange(rows)
         # of the first batch 20 have one of the codes, of the second one none
         there = np.where(numbers < 40, 3 * numbers - 60 + batch, -1 - numbers)
-        table = pa.table({"load_row": numbers, "key_code": there})
-        for name, value in ({"load_id": load_ids.load_id(1, batch, 0, 0)} | columns).items():
-            table = table.append_column(name, pa.repeat(value, rows))
         ticks.append(0)
 
         def tick():
             ticks[-1] += 1
 
         with engine.begin() as connection:
-            bulk_insert(connection, unmatched, table)
+            keep(connection, 1, batch, there)
         with engine.connect() as connection:
             driver = connection.connection.driver_connection
             driver.set_progress_handler(tick, 100)
@@ -511,17 +525,10 @@ def test_rows_of_loads_most_of_which_are_wanted_are_read_in_their_order(tmp_path
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
     create_all(engine)
     rows, codes = 3000, np.arange(1000)
-    numbers = np.arange(rows, dtype=np.int32)
     keys = np.random.default_rng(1).integers(0, 1100, rows)
-    columns = {"fact_table": "facts", "reason": Reason.NO_MATCH, "tuple": "{}"}
-    apps = [(1, 0), (1, 5), (2, 0)]
     with engine.begin() as connection:
-        for app, batch in apps:
-            table = pa.table({"load_row": numbers, "key_code": keys})
-            of = load_ids.load_id(app, batch, 0, 0)
-            for name, value in ({"load_id": of} | columns).items():
-                table = table.append_column(name, pa.repeat(value, rows))
-            bulk_insert(connection, unmatched, table)
+        for app, batch in ((1, 0), (1, 5), (2, 0)):
+            keep(connection, app, batch, keys)
         done = [{"load_id": load_ids.load_id(1, 5, 0, 0), "load_row": n} for n in range(0, rows, 7)]
         mark_resolved(connection, 9, [pa.RecordBatch.from_pylist(done, ORIGINS)])
     wanted = [
