@@ -153,12 +153,18 @@ class SmallLoad(AnyLoad):
             job | {"stream": stream, "dimensions": {"part": job["dimensions"]["part"] | role}}
         )
 
+    def first_parts(self, count: int, prefix: str = "part") -> list[dict[str, Any]]:
+        return [
+            {"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
+            for i in range(count)
+        ]
+
     def publish(self, prefix: str = "part") -> None:
         """A new version of the master data."""
-        self.master = [
-            {"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
-            for i in range(self.parts)
-        ]
+        self.master = self.first_parts(self.parts, prefix)
+        self.publish_rows()
+
+    def publish_rows(self) -> None:
         table = pa.Table.from_pylist(self.master, MASTER)
         publish_snapshot(
             table.to_batches(), MASTER, self.paths.snapshots / "part" / "code", "part", ["code"]

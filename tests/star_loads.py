@@ -120,10 +120,7 @@ class StarLoad(SmallLoad):
 
     def _rows(self, dimension: str, prefix: str) -> list[dict[str, Any]]:
         if dimension == "part":
-            return [
-                {"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
-                for i in range(self.parts)
-            ]
+            return self.first_parts(self.parts, prefix)
         if dimension == "person":
             return [
                 {"person_sk": i + 1, "no": 10 * i, "name": f"{prefix} no. {i}"}

@@ -18,12 +18,11 @@ import pytest
 from sqlalchemy import event
 
 import faults
-from loads import MASTER, SmallLoad, check_resolved, same, until, verify
+from loads import SmallLoad, check_resolved, same, until, verify
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
 from semistream.joins.stream_table.by_key import ByKey
-from semistream.master.publish import publish_snapshot
 from semistream.pipeline.load_page import load_page
 from semistream.pipeline.summary import final_summary
 from semistream.reasons import Reason
@@ -53,16 +52,8 @@ class LateLoad(SmallLoad):
 
     def publish_first(self, parts):
         """A new version, of the first parts, whose values do not change; also of the dimension."""
-        self.master = [
-            {"part_sk": i + 1, "code": f"c{i}", "name": f"part {i}", "price": i % 97}
-            for i in range(parts)
-        ]
+        self.master = self.first_parts(parts)
         self.publish_rows()
-
-    def publish_rows(self):
-        table = pa.Table.from_pylist(self.master, MASTER)
-        root = self.paths.snapshots / "part" / "code"
-        publish_snapshot(table.to_batches(), MASTER, root, "part", ["code"])
 
     def begin(self, spark, rows):
         """A first load, when 400 parts have come."""
@@ -85,10 +76,7 @@ class LateLoad(SmallLoad):
 
     def prove(self, **options):
         """The proof holds. The dimension table has the newest version."""
-        engine = connect(self.paths.warehouse_url)
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE IF EXISTS dim_part")
-        engine.dispose()
+        self.execute("DROP TABLE IF EXISTS dim_part")
         return super().prove(**options)
 
 
