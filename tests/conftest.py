@@ -345,6 +345,20 @@ def browser(tmp_path_factory):
     driver.quit()
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A directory with the wheel and the sdist, built from the files under version control."""
+    from packages import ROOT, done
+
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
+    listed = done("git", "ls-files", "-z", cwd=ROOT).split("\0")
+    for file in (name for name in listed if name and (ROOT / name).is_file()):
+        (source / file).parent.mkdir(parents=True, exist_ok=True)
+        (source / file).write_bytes((ROOT / file).read_bytes())
+    done("uv", "build", "--no-build-isolation", "--out-dir", target, source)
+    return target
+
+
 @pytest.fixture
 def make_app():
     """Make an app that is a process of its own (`faults.App`); what is left of it ends with the

@@ -24,6 +24,7 @@ from semistream import quality
 from semistream.job import AnyJob, Job
 from semistream.master.publish import publish_snapshot
 from semistream.paths import Paths
+from semistream.pipeline import steps
 from semistream.quality.verification import VerificationResult
 from semistream.streaming.app import App
 from semistream.streaming.settings import AppSettings, LoadSettings
@@ -84,14 +85,23 @@ class AnyLoad:
         path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
         return path
 
-    def run(self, spark: Any, job: AnyJob | None = None, **values: Any) -> dict[str, Any]:
-        """The whole app in this process."""
+    @contextmanager
+    def app(self, job: AnyJob | None = None, **values: Any) -> Iterator[App]:
+        """The app, to be run in this process."""
         settings = self.settings(**values)
         directory = settings.directory(self.paths)
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = App(settings, job or self.job, self.paths, status)
-            load.check()
-            return load.run(spark.sparkContext)
+            yield App(settings, job or self.job, self.paths, status)
+
+    def run(self, spark: Any, job: AnyJob | None = None, **values: Any) -> dict[str, Any]:
+        """The whole app in this process."""
+        with self.app(job, **values) as app:
+            app.check()
+            return app.run(spark.sparkContext)
+
+    def replay(self, *file: Path, **how: Any) -> str:
+        """Join open tuples again, or those of a file; gives what is said of it."""
+        return steps.replay(self.job.name, self.paths, *file, **how)
 
     def start(self, spark: Any, **values: Any) -> Running:
         return Running(lambda: self.run(spark, **values))
@@ -114,7 +124,7 @@ class SmallLoad(AnyLoad):
     """A stream of sales joined with parts on a string key. Some sales have no part, some no key;
     hot keys are hot."""
 
-    script = "semi_stream_join.py"
+    script, sink = "semi_stream_join.py", "sql"
     columns = ["id", "sku", "amount", "part_sk", *COLUMNS]  # of the fact table
     versioned: tuple[str, ...] = ("name",)  # those that differ from version to version
 
@@ -143,12 +153,18 @@ class SmallLoad(AnyLoad):
             job | {"stream": stream, "dimensions": {"part": job["dimensions"]["part"] | role}}
         )
 
+    def first_parts(self, count: int, prefix: str = "part") -> list[dict[str, Any]]:
+        return [
+            {"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
+            for i in range(count)
+        ]
+
     def publish(self, prefix: str = "part") -> None:
         """A new version of the master data."""
-        self.master = [
-            {"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
-            for i in range(self.parts)
-        ]
+        self.master = self.first_parts(self.parts, prefix)
+        self.publish_rows()
+
+    def publish_rows(self) -> None:
         table = pa.Table.from_pylist(self.master, MASTER)
         publish_snapshot(
             table.to_batches(), MASTER, self.paths.snapshots / "part" / "code", "part", ["code"]
@@ -179,6 +195,7 @@ class SmallLoad(AnyLoad):
                 "memory": "200KB",
                 "max_files": 1,
                 "parameters": {"disk_tuples": 128},
+                "sink": self.sink,
                 **values,
             }
         )
@@ -188,9 +205,9 @@ class SmallLoad(AnyLoad):
     def expected(self, join_type: str = "inner") -> tuple[Counter, Counter]:
         return oracle.join(self.stream, self.master, ON, ("part_sk", *COLUMNS), join_type)
 
-    def facts(self, sink: str = "sql") -> Counter:
-        if sink != "sql":
-            return delta_facts(sink, self.columns)
+    def facts(self) -> Counter:
+        if self.sink != "sql":
+            return delta_facts(self.sink, self.columns)
         return Counter(self.query(f"SELECT {', '.join(self.columns)} FROM fact_sales"))
 
     def lasting(self, facts: Counter) -> Counter:
@@ -204,11 +221,11 @@ class SmallLoad(AnyLoad):
         assert all(i == str(json.loads(t)["id"]) for r, i, t in rows)
         return Counter((*json.loads(t).values(), reason) for reason, _, t in rows)
 
-    def check(self, join_type: str = "inner", sink: str = "sql") -> None:
+    def check(self, join_type: str = "inner") -> None:
         """Facts and unmatched tuples are the oracle's, row for row; the ledger adds up and nothing
         waits."""
         joined, unmatched = self.expected(join_type)
-        same(self.facts(sink), joined)
+        same(self.facts(), joined)
         same(self.unmatched(), unmatched)
         self.check_ledger()
 
@@ -242,6 +259,12 @@ class SmallLoad(AnyLoad):
             "max(10 * batch + drain) FROM load_batches)"
         )
         assert int(last[0][0]) == 0
+
+    def prove(self, **options: Any) -> VerificationResult:
+        """The proof holds."""
+        result = verify(self, **options)
+        assert result.success, result.describe()
+        return result
 
 
 class SmallJob:
@@ -296,6 +319,11 @@ def small_load(place: Path, warehouse_url: str) -> SmallLoad:
     load = SmallLoad(place / "home", warehouse_url)
     load.publish()
     return load
+
+
+def with_options(job: Job, **options: str) -> Job:
+    """The job with these options of its stream."""
+    return job.model_copy(update={"stream": job.stream.model_copy(update={"options": options})})
 
 
 def provision_beside(load: SmallLoad) -> None:

@@ -108,6 +108,26 @@ JOINED = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED])
 KEPT = pa.schema([*STREAM, pa.field("reason", pa.string())])
 
 
+def commit_of(
+    job: Job, batch: int, drain: int, partitions: int, rows_read: int, files: Sequence[Path] = ()
+) -> Commit:
+    """The ledger's record of a batch of these Parquet files, or of a drain."""
+    offsets = {"format": "parquet", "offsets": [], "start": None, "files": len(files)}
+    return Commit(
+        "sales",
+        batch,
+        drain,
+        "fact_sales",
+        "sql",
+        partitions,
+        rows_read,
+        job.to_ledger(),
+        json.dumps(offsets if files else {}),
+        time.time(),
+        tuple(DataFile(str(file)) for file in files),
+    )
+
+
 class Loader:
     """Fills a warehouse through the product's own sink: batch after batch, partition by partition,
     with tuples that wait."""
@@ -175,27 +195,8 @@ class Loader:
             )
             for p in range(PARTITIONS)
         ]
-        offsets = (
-            {"format": "parquet", "offsets": [], "start": None, "files": len(files)}
-            if files
-            else {}
-        )
-        self.sink.commit(
-            Commit(
-                "sales",
-                batch,
-                drain,
-                "fact_sales",
-                "sql",
-                PARTITIONS,
-                len(rows) + len(rejected),
-                self.job.to_ledger(),
-                json.dumps(offsets),
-                time.time(),
-                tuple(DataFile(str(file)) for file in files),
-            ),
-            loads,
-        )
+        read = len(rows) + len(rejected)
+        self.sink.commit(commit_of(self.job, batch, drain, PARTITIONS, read, files), loads)
 
     def _load(
         self,

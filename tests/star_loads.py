@@ -120,10 +120,7 @@ class StarLoad(SmallLoad):
 
     def _rows(self, dimension: str, prefix: str) -> list[dict[str, Any]]:
         if dimension == "part":
-            return [
-                {"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
-                for i in range(self.parts)
-            ]
+            return self.first_parts(self.parts, prefix)
         if dimension == "person":
             return [
                 {"person_sk": i + 1, "no": 10 * i, "name": f"{prefix} no. {i}"}
@@ -241,12 +238,12 @@ class StarLoad(SmallLoad):
         assert execution_order(kinds) == list(range(len(order)))
         return order
 
-    def facts(self, sink: str = "sql") -> Counter:
+    def facts(self) -> Counter:
         at = self.columns.index("day")
         # SQLite gives a date as text
         return Counter(
             (*row[:at], date.fromisoformat(f"{row[at]}"), *row[at + 1 :])
-            for row in super().facts(sink).elements()
+            for row in super().facts().elements()
         )
 
     def unmatched(self) -> Counter:
@@ -257,9 +254,9 @@ class StarLoad(SmallLoad):
             for reason, role, t in tuples
         )
 
-    def check(self, join_type: str = "inner", sink: str = "sql") -> None:
+    def check(self, join_type: str = "inner") -> None:
         joined, unmatched = self.expected()
-        same(self.facts(sink), joined)
+        same(self.facts(), joined)
         same(self.unmatched(), unmatched)
         self.check_ledger()
 

@@ -28,7 +28,7 @@ class Pair(AnyLoad):
     """Two streams that are joined on order_no, many-to-many. Some tuples have no partner, some no
     key."""
 
-    script = "stream_stream_join.py"
+    script, sink = "stream_stream_join.py", "sql"
 
     def __init__(self, home: Path, warehouse_url: str, join_type: str = "inner", seed: int = 1):
         self.paths = Paths(home=home, warehouse_url=warehouse_url)
@@ -90,7 +90,14 @@ class Pair(AnyLoad):
 
     def settings(self, **values: Any) -> StreamStreamSettings:
         return StreamStreamSettings.load(
-            {"job": "orders", "partitions": 2, "memory": "400KB", "max_files": 1, **values}
+            {
+                "job": "orders",
+                "partitions": 2,
+                "memory": "400KB",
+                "max_files": 1,
+                "sink": self.sink,
+                **values,
+            }
         )
 
     def expected(self) -> tuple[Counter, Counter]:
@@ -140,9 +147,9 @@ class Pair(AnyLoad):
             for key, of in amounts.items()
         )
 
-    def facts(self, sink: str = "sql") -> Counter:
-        if sink != "sql":
-            return delta_facts(sink, COLUMNS)
+    def facts(self) -> Counter:
+        if self.sink != "sql":
+            return delta_facts(self.sink, COLUMNS)
         return Counter(self.query(f"SELECT {', '.join(COLUMNS)} FROM fact_orders"))
 
     def unmatched(self) -> Counter:

@@ -490,7 +490,24 @@ def test_a_mark_before_the_first_text_is_kept(warehouse):
                 assert pa.Table.from_batches(bulk.fetch(connection, query, wanted.schema)) == wanted
 
 
-def test_rows_longer_than_a_packet_of_mysql_s_are_read(mariadb):
+@pytest.fixture
+def small_packets(mariadb):
+    """A database of a server whose packets have a MiB at most."""
+    engine = connect(mariadb.fresh())
+
+    def limit(most):
+        with engine.connect() as connection:
+            before = connection.exec_driver_sql("SELECT @@GLOBAL.max_allowed_packet").scalar()
+            connection.exec_driver_sql(f"SET GLOBAL max_allowed_packet = {most}")
+        engine.dispose()
+        return before
+
+    before = limit(1 << 20)
+    yield engine
+    limit(before)
+
+
+def test_rows_longer_than_a_packet_of_mysql_s_are_read(small_packets):
     """Together, or after their characters are escaped, or in hexadecimal; none becomes null."""
     half, tabs = 600_000, ("x" * 500 + "\t") * 2090
     rows = pa.table(
@@ -507,60 +524,41 @@ def test_rows_longer_than_a_packet_of_mysql_s_are_read(mariadb):
             "m": pa.array([Decimal("1.50"), None, *[Decimal("-0.01")] * 5], pa.decimal128(9, 2)),
         }
     )
-    engine = connect(mariadb.fresh())
-    table = tables.ensure(engine, tables.dimension_table("m", rows.schema, ["k"]))
-    with engine.connect() as connection:
-        before = connection.exec_driver_sql("SELECT @@GLOBAL.max_allowed_packet").scalar()
-        connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 1048576")
-    engine.dispose()
-    try:
-        with engine.begin() as connection:
-            bulk.bulk_insert(connection, table, rows)
-        query = select(*(table.c[c] for c in rows.column_names))
-        with engine.connect() as connection:
-            found = pa.Table.from_batches(bulk.fetch(connection, query, rows.schema))
-            assert found.column("k").to_pylist() == [1, 4, 5, 0, 2, 3, 6]  # the long ones are last
-            assert found.sort_by("k") == rows
-            texts = pa.Table.from_batches(bulk.fetch_texts(connection, query, rows.schema))
-        assert texts.sort_by("k").select(["i", "f", "b"]).to_pylist()[3] == {
-            "i": "4",
-            "f": "1e300",
-            "b": rows["b"][3].as_py(),
-        }
-    finally:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"SET GLOBAL max_allowed_packet = {before}")
-        engine.dispose()
+    table = tables.ensure(small_packets, tables.dimension_table("m", rows.schema, ["k"]))
+    with small_packets.begin() as connection:
+        bulk.bulk_insert(connection, table, rows)
+    query = select(*(table.c[c] for c in rows.column_names))
+    with small_packets.connect() as connection:
+        found = pa.Table.from_batches(bulk.fetch(connection, query, rows.schema))
+        assert found.column("k").to_pylist() == [1, 4, 5, 0, 2, 3, 6]  # the long ones are last
+        assert found.sort_by("k") == rows
+        texts = pa.Table.from_batches(bulk.fetch_texts(connection, query, rows.schema))
+    assert texts.sort_by("k").select(["i", "f", "b"]).to_pylist()[3] == {
+        "i": "4",
+        "f": "1e300",
+        "b": rows["b"][3].as_py(),
+    }
 
 
-def test_rows_that_change_while_the_long_ones_are_read_are_an_error(mariadb, monkeypatch):
+def test_rows_that_change_while_the_long_ones_are_read_are_an_error(small_packets, monkeypatch):
     rows = pa.table({"k": range(2), "s": ["x" * 600_000] * 2, "t": ["y" * 600_000] * 2})
-    engine = connect(mariadb.fresh())
-    table = tables.ensure(engine, tables.dimension_table("m", rows.schema, ["k"]))
-    with engine.begin() as connection:
+    table = tables.ensure(small_packets, tables.dimension_table("m", rows.schema, ["k"]))
+    with small_packets.begin() as connection:
         bulk.bulk_insert(connection, table, rows)
     chunks, query = mysql.chunks, select(*(table.c[c] for c in rows.column_names))
 
     def changing(connection, query, most, first=0):
         if first:
-            with engine.begin() as other:
+            with small_packets.begin() as other:
                 other.execute(table.delete().where(table.c.k == 1))
         return chunks(connection, query, most, first or 1000)
 
     monkeypatch.setattr(mysql, "chunks", changing)
-    with engine.connect() as connection:
-        connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 1048576")
-    engine.dispose()
-    try:
-        with (
-            engine.connect() as connection,
-            pytest.raises(bulk.BulkError, match="2 rows were longer .* and 1 when"),
-        ):
-            list(bulk.fetch(connection, query, rows.schema))
-    finally:
-        with engine.connect() as connection:
-            connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 16777216")
-        engine.dispose()
+    with (
+        small_packets.connect() as connection,
+        pytest.raises(bulk.BulkError, match="2 rows were longer .* and 1 when"),
+    ):
+        list(bulk.fetch(connection, query, rows.schema))
 
 
 def test_a_backtick_in_a_name_is_found_again(warehouse):

@@ -42,14 +42,12 @@ def test_mariadb_warehouse(tmp_path, mariadb_to_kill, make_app, make):
 
 @pytest.mark.parametrize("make", ROLES)
 def test_delta_table(tmp_path, make_app, make):
-    load, sink = put_files(make(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")), tmp_path / "d"
+    load = put_files(make(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}"))
+    load.sink = str(tmp_path / "d")
     # On local[2], unlike local[2,4], Spark itself tries no task twice.
-    app = make_app(load, "local[2]", sink=str(sink))
+    app = make_app(load, "local[2]")
     faults.run_through(app, 3, {"driver": 1, "worker": 1})
-    joined, unmatched = load.expected()
-    same(load.facts(str(sink)), joined)
-    same(load.unmatched(), unmatched)
-    load.check_ledger()
+    load.check()
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +78,7 @@ def test_two_streams(tmp_path, make_app):
 @pytest.mark.parametrize("make", ROLES)
 def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkeypatch, sink, make):
     load = make(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.sink = sink
     for nth in (1, 2):  # in the batch, and in the drain that follows it
         for number, (name, when) in enumerate(faults.points(sink)):
             load.add_file(250)
@@ -88,31 +87,28 @@ def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkey
             with monkeypatch.context() as patch:
                 faults.crash_at(patch, name, when, nth)
                 with pytest.raises(OSError, match="crash"):
-                    load.run(spark, sink=sink)
-    load.run(spark, sink=sink)
+                    load.run(spark)
+    load.run(spark)
     joined, unmatched = load.expected()
-    same(load.lasting(load.facts(sink)), load.lasting(joined))
+    same(load.lasting(load.facts()), load.lasting(joined))
     same(load.unmatched(), unmatched)
     load.check_ledger()
 
 
 def test_driver_dies_at_every_step_with_two_streams(spark, tmp_path, monkeypatch, sink):
     pair = Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", "full")
-    points = faults.points(sink)
+    pair.sink, points = sink, faults.points(sink)
     for name, when in points:
         pair.add(60, 60)
         with monkeypatch.context() as patch:
             faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
-                pair.run(spark, sink=sink)
-    pair.run(spark, sink=sink)
+                pair.run(spark)
+    pair.run(spark)
     for name, when in points[:4]:  # at the end of both streams
         with monkeypatch.context() as patch:
             faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
-                pair.run(spark, sink=sink, end=True)
-    pair.run(spark, sink=sink, end=True)
-    joined, unmatched = pair.expected()
-    same(pair.facts(sink), joined)
-    same(pair.unmatched(), unmatched)
-    pair.check_ledger()
+                pair.run(spark, end=True)
+    pair.run(spark, end=True)
+    pair.check()

@@ -17,11 +17,11 @@ import faults
 import sink_loads
 from csv_loads import CsvLoad, sale
 from damage import Kept
-from loads import delta_facts, same, verify
+from loads import same, verify
 from provisioned import provision, publish
 from semistream.counted import counted
 from semistream.errors import ConfigError, StateError
-from semistream.pipeline import day_again, steps
+from semistream.pipeline import day_again
 from semistream.positions import START
 from semistream.streaming.app import App
 from semistream.streaming.sources.log import SourceLog
@@ -166,11 +166,26 @@ def oracle(spark, tmp_path_factory) -> tuple[Counter, Counter]:
     return load.loaded()
 
 
-def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
-    spark, three, oracle, run, monkeypatch
-):
+@pytest.fixture
+def run(run, three, monkeypatch):
+    """Run the console command where the three files were loaded."""
     monkeypatch.setenv("SEMISTREAM_HOME", str(three.paths.home))
     monkeypatch.setenv("WAREHOUSE_URL", three.paths.warehouse_url)
+    return run
+
+
+def correct(load):
+    load.add("tuesday.csv", *map(sale, range(100, 200)))
+
+
+def load_corrected(spark, load, oracle):
+    """Load tuesday's file again: all is as if it had been right at once."""
+    load.run(spark)
+    assert load.loaded() == oracle
+    assert "checks hold" in load.verify()
+
+
+def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(spark, three, oracle, run):
     assert "checks hold" in three.verify()
     wrong = three.stream_directory / "tuesday.csv"
     code, out, _ = run("reset", "sales", "--file", wrong)
@@ -187,9 +202,8 @@ def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
         assert f"{said}. `semistream load JOB`" in text
         assert "Complete as far as it was loaded: yes: batches 0 to 2, " in text
     assert f"so far: {said}; proven are " in run("status", "sales")[1]
-    three.add("tuesday.csv", *map(sale, range(100, 200)))
-    three.run(spark)
-    assert three.loaded() == oracle
+    correct(three)
+    load_corrected(spark, three, oracle)
     assert "Complete: yes" in three.verify() and "complete: yes: " in run("status", "sales")[1]
     three.add("thursday.csv", sale(400))
     assert "1 file of the source is not loaded yet. " in three.verify()
@@ -272,8 +286,6 @@ STEPS = {
 def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
     spark, three, oracle, run, monkeypatch, step
 ):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(three.paths.home))
-    monkeypatch.setenv("WAREHOUSE_URL", three.paths.warehouse_url)
     name, after = STEPS[step]
     of = day_again if name == "take_out" else SourceLog
     work = getattr(of, name)
@@ -287,21 +299,17 @@ def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
     with monkeypatch.context() as patch, pytest.raises(KeyError):
         patch.setattr(of, name, killed)
         run("reset", "sales", "--file", wrong, "--yes")
-    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    correct(three)
     for _ in range(2):
         with pytest.raises(StateError, match=f"Finish it: semistream reset sales --file {wrong}"):
             three.run(spark)
     assert "ledger_is_newest" in three.failures()
     code, out, error = run("reset", "sales", "--file", wrong, "--yes")
     assert code == 0 and "finished what was cut short" in out, error
-    three.run(spark)
-    assert three.loaded() == oracle
-    assert "checks hold" in three.verify()
+    load_corrected(spark, three, oracle)
 
 
-def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(three.paths.home))
-    monkeypatch.setenv("WAREHOUSE_URL", three.paths.warehouse_url)
+def test_what_cannot_be_taken_out_is_refused(spark, three, run):
     before = three.loaded()
     wrong = str(three.stream_directory / "tuesday.csv")
     for arguments, words in (
@@ -405,7 +413,7 @@ def new_products(load: CsvLoad, *skus: str) -> None:
 
 def test_what_was_joined_again_goes_with_its_file(spark, three, oracle):
     new_products(three, *(f"q{i}" for i in range(20)))
-    assert steps.replay("sales", three.paths).startswith("sales: ")
+    assert three.replay().startswith("sales: ")
     assert len(three.rows("fact_sales WHERE category = 'late'", "id")) > 50
     assert "checks hold" in three.verify()
     wrong = str(three.stream_directory / "tuesday.csv")
@@ -415,10 +423,8 @@ def test_what_was_joined_again_goes_with_its_file(spark, three, oracle):
     day_again.carry_out(plan, three.paths, three.checkpoint)
     assert not three.rows("fact_sales WHERE category = 'late'", "id")
     assert "checks hold" in three.verify()
-    three.add("tuesday.csv", *map(sale, range(100, 200)))
-    three.run(spark)
-    assert three.loaded() == oracle
-    assert "checks hold" in three.verify()
+    correct(three)
+    load_corrected(spark, three, oracle)
 
 
 @pytest.mark.parametrize("late", ["reject", "resolve"])
@@ -426,7 +432,7 @@ def test_what_was_joined_again_with_a_file_is_open_again(spark, three, oracle, l
     """A key of tuesday's, and one of monday's, came with one version: one load has joined both."""
 
     def again():
-        return three.run(spark) if late == "resolve" else steps.replay("sales", three.paths)
+        return three.run(spark) if late == "resolve" else three.replay()
 
     three.file.write_text(f"{three.file.read_text()}late: {late}\n")
     three.job = load_job(three.file, three.paths)
@@ -445,7 +451,7 @@ def test_what_was_joined_again_with_a_file_is_open_again(spark, three, oracle, l
     assert not three.rows("fact_sales WHERE category = 'late'", "id")
     assert len(three.rows("unmatched WHERE resolved_by IS NULL AND stream_id = '28'", "tuple")) == 1
     assert "checks hold" in three.verify()
-    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    correct(three)
     three.run(spark)
     if late == "reject":
         again()
@@ -546,11 +552,11 @@ def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
     """A crash after its transaction, and before the warehouse's, leaves what the same command
     finishes."""
     load = sqlite_load
-    target = str(load.paths.home / "delta")
+    load.sink = str(load.paths.home / "delta")
     for rows_of_file in (300, 200):
         load.add_file(rows_of_file)
-        load.run(spark, sink=target)
-    before, here = delta_facts(target), load.checkpoint
+        load.run(spark)
+    before, here = load.facts(), load.checkpoint
     plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 1)])
     assert (plan.batches, plan.rows_read) == ((1,), 200)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
@@ -558,13 +564,13 @@ def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
         day_again.carry_out(plan, load.paths, here)
     assert not verify(load).success
     with pytest.raises(StateError, match="was cut short"):
-        load.run(spark, sink=target)
+        load.run(spark)
     day_again.carry_out(day_again.under_way(here), load.paths, here)
-    left = delta_facts(target)
+    left = load.facts()
     assert left < before and {row[0] for row in left} <= set(range(300))
     assert verify(load).success
-    assert load.run(spark, sink=target)["rows_read"] == 200
-    same(delta_facts(target), before)
+    assert load.run(spark)["rows_read"] == 200
+    same(load.facts(), before)
     assert verify(load).success
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from loads import delta_facts, same
+from loads import same
 from semistream.errors import ConfigError
 from semistream.paths import Paths
 from semistream.reasons import Reason
@@ -76,30 +76,29 @@ def test_attempts_of_a_load_stage_files_of_their_own(tmp_path):
 def test_delta_sink(spark, sqlite_load, tmp_path, algorithm):
     for rows in (2500, 3000):
         sqlite_load.add_file(rows)
-    sink = str(tmp_path / "delta")
-    sqlite_load.run(spark, sink=sink, algorithm=algorithm)
-    sqlite_load.check(sink=sink)
+    sqlite_load.sink = str(tmp_path / "delta")
+    sqlite_load.run(spark, algorithm=algorithm)
+    sqlite_load.check()
     # batch 1, drained or with nothing left to drain
-    assert DeltaTable(sink).transaction_version("sales") in (2, 3)
+    assert DeltaTable(sqlite_load.sink).transaction_version("sales") in (2, 3)
 
 
 def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp_path, monkeypatch):
     for _ in range(3):
         sqlite_load.add_file(400)
-    sink, commit = str(tmp_path / "delta"), DeltaSink.commit
+    commit, sqlite_load.sink = DeltaSink.commit, str(tmp_path / "delta")
 
     def compacting(self, *args):
-        DeltaTable(sink).optimize.compact()
+        DeltaTable(sqlite_load.sink).optimize.compact()
         commit(self, *args)
 
     monkeypatch.setattr(DeltaSink, "commit", compacting)
-    sqlite_load.run(spark, sink=sink)
-    table = DeltaTable(sink)
+    sqlite_load.run(spark)
+    table = DeltaTable(sqlite_load.sink)
     table.optimize.compact()
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert len(table.file_uris()) == len(list((tmp_path / "delta").glob("*.parquet"))) == 1
-    same(delta_facts(sink), sqlite_load.expected()[0])
-    sqlite_load.check_ledger()
+    sqlite_load.check()
 
 
 def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
@@ -107,8 +106,8 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
 ):
     for rows in (2500, 3000):
         sqlite_load.add_file(rows)
-    commit, sink = Ledger.commit, str(tmp_path / "delta")
-    crashes = iter([True, False, True])
+    commit, crashes = Ledger.commit, iter([True, False, True])
+    sqlite_load.sink = str(tmp_path / "delta")
 
     def crashing(self, *args):
         if next(crashes, False):
@@ -118,9 +117,9 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
     monkeypatch.setattr(Ledger, "commit", crashing)
     for _ in range(2):
         with pytest.raises(OSError, match="between"):
-            sqlite_load.run(spark, sink=sink)
-    sqlite_load.run(spark, sink=sink)
-    sqlite_load.check(sink=sink)
+            sqlite_load.run(spark)
+    sqlite_load.run(spark)
+    sqlite_load.check()
 
 
 def test_a_prepared_delta_commit_is_made_by_the_next_run_and_by_no_other_sink(
@@ -132,24 +131,25 @@ def test_a_prepared_delta_commit_is_made_by_the_next_run_and_by_no_other_sink(
     elsewhere = Paths(
         home=sqlite_load.paths.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}"
     )
+    sqlite_load.sink = str(tmp_path / "delta")
     sqlite_load.add_file(300)
-    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    sqlite_load.run(spark)
     sqlite_load.add_file(2500)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
         patch.setattr(DeltaSink, "commit", crashing)
-        sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+        sqlite_load.run(spark)
     # not into another warehouse
     with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):
         patch.setattr(sqlite_load, "paths", elsewhere)
-        sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+        sqlite_load.run(spark)
     sqlite_load.add_file(300)
-    before = len(delta_facts(tmp_path / "delta"))
+    before = sqlite_load.facts()
     with pytest.raises(ConfigError, match="'sink' must stay"):
         sqlite_load.run(spark, sink="sql")
-    assert len(delta_facts(tmp_path / "delta")) == before
+    assert sqlite_load.facts() == before
     assert (sqlite_load.checkpoint / "intent.json").exists()
-    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
-    same(delta_facts(tmp_path / "delta"), sqlite_load.expected()[0])
+    sqlite_load.run(spark)
+    same(sqlite_load.facts(), sqlite_load.expected()[0])
     same(sqlite_load.unmatched(), sqlite_load.expected()[1])
     sqlite_load.check_ledger()
 

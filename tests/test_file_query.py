@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import faults
-from loads import SmallLoad, until
+from loads import SmallLoad, until, with_options
 from semistream.errors import ConfigError, StateError
 from semistream.job import StreamSpec
 from semistream.streaming.file_query import FileQuery
@@ -24,7 +24,6 @@ from semistream.streaming.query import Query
 from semistream.streaming.settings import AVAILABLE_NOW
 from semistream.streaming.sources.file_streams import FileStream
 from semistream.streaming.sources.log import SourceLog, file_uri
-from test_source import with_options
 
 NAMES = (
     "a.csv",

@@ -34,7 +34,6 @@ from semistream.reasons import Reason
 from semistream.streaming.app import App
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 from semistream.workloads.jobs import JoinedDimension
 from star_loads import DIMENSIONS, ROLES, ProvidedStar
@@ -42,19 +41,7 @@ from star_loads import DIMENSIONS, ROLES, ProvidedStar
 PARTS = pa.schema([("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
 
 
-class IntoSink(SmallLoad):
-    """A load into one sink, if none is named."""
-
-    sink = "sql"
-
-    def settings(self, **values):
-        return super().settings(**{"sink": self.sink} | values)
-
-    def facts(self, sink=None):
-        return super().facts(sink or self.sink)
-
-
-class InferLoad(IntoSink):
+class InferLoad(SmallLoad):
     """Sales of parts, of which the first ones are known; each provisioning brings some more."""
 
     def __init__(self, home, warehouse_url, sink="sql", **role):
@@ -130,17 +117,10 @@ class InferLoad(IntoSink):
         rows = {file.path: file.to_table().to_pydict() for file in files}
         return {of["load_id"][0]: (name, {*of["sku"]}) for name, of in rows.items()}
 
-    def replay(self):
+    def fill(self):
         """Fill in what is due, without Spark."""
-        settings = self.settings()
-        directory = settings.directory(self.paths)
-        with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
-            return App(settings, self.job, self.paths, status).replay(None).filled
-
-    def prove(self, **options):
-        result = verify(self, **options)
-        assert result.success, result.describe()
-        return result
+        with self.app() as app:
+            return app.replay(None).filled
 
 
 @pytest.fixture
@@ -337,14 +317,14 @@ def test_a_driver_that_dies_at_any_step_infers_and_fills_once(spark, load, monke
     load.prove()
 
 
-def replay_until_killed(load, name, when):
+def fill_until_killed(load, name, when):
     """In a process of its own."""
 
     def kill():
         os.kill(os.getpid(), signal.SIGKILL)
 
     faults.crash_at(pytest.MonkeyPatch(), name, when, 1, kill)
-    load.replay()
+    load.fill()
 
 
 @into_delta
@@ -355,11 +335,11 @@ def test_sigkill_while_facts_of_a_delta_table_are_filled_in(spark, load):
     load.run(spark)
     for number, (name, when) in enumerate(OF_DELTA):
         load.provide(150 + 100 * number)
-        process = get_context("spawn").Process(target=replay_until_killed, args=(load, name, when))
+        process = get_context("spawn").Process(target=fill_until_killed, args=(load, name, when))
         process.start()
         process.join(120)
         assert process.exitcode == -signal.SIGKILL
-        assert (load.replay() > 0) == ((name, when) != OF_DELTA[-1])
+        assert (load.fill() > 0) == ((name, when) != OF_DELTA[-1])
         load.check()
     assert all(load.counts())
     load.prove()
@@ -400,7 +380,7 @@ def test_only_data_files_with_the_member_are_written_anew(spark, load):
     assert all(sorted(of) == [*range(len(of))] for of in after)
     DeltaTable(load.sink).optimize.compact()
     load.provide(300)
-    assert load.replay() == 2
+    assert load.fill() == 2
     load.check()
     load.prove()
     table = DeltaTable(load.sink)
@@ -439,7 +419,7 @@ def test_others_commit_to_the_table_while_facts_are_filled_in(spark, load, monke
         return replace(*args)
 
     monkeypatch.setattr(DeltaSink, "_replace", meanwhile)
-    assert load.replay() > 0 and not others
+    assert load.fill() > 0 and not others
     DeltaTable(load.sink).delete("id = -1")
     load.check()
     load.prove()
@@ -577,7 +557,7 @@ def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
 # ---- several roles
 
 
-class InferStar(IntoSink, ProvidedStar):
+class InferStar(ProvidedStar):
     """Sales with parts and sellers that are inferred, and buyers, who are resolved."""
 
     def __init__(self, home, warehouse_url, sink="sql"):
@@ -633,8 +613,7 @@ def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path, sink):
         "matched + unmatched + waiting OR missed > matched OR missed < 0"
     )
     assert star.query(broken) == []
-    result = verify(star, seed=1)
-    assert result.success, result.describe()
+    star.prove(seed=1)
 
 
 @pytest.mark.slow
@@ -659,8 +638,7 @@ def test_sigkill_of_driver_and_workers_while_master_data_come(tmp_path, sink, ma
         assert count == different
     (counts,) = star.query("SELECT sum(version IS NULL), sum(version IS NOT NULL) FROM inferred")
     assert min(counts) > 0 and star.query("SELECT sum(resolved) FROM load_batches")[0][0] > 0
-    result = verify(star, seed=1)
-    assert result.success, result.describe()
+    star.prove(seed=1)
 
 
 def test_a_tuple_with_an_inferred_member_has_no_match(spark, tmp_path):

@@ -18,13 +18,11 @@ import pytest
 from sqlalchemy import event
 
 import faults
-from loads import MASTER, SmallLoad, check_resolved, same, until, verify
+from loads import SmallLoad, check_resolved, same, until, verify
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
 from semistream.joins.stream_table.by_key import ByKey
-from semistream.master.publish import publish_snapshot
-from semistream.pipeline import steps
 from semistream.pipeline.load_page import load_page
 from semistream.pipeline.summary import final_summary
 from semistream.reasons import Reason
@@ -51,32 +49,17 @@ class LateLoad(SmallLoad):
     def __init__(self, home, warehouse_url, **role):
         super().__init__(home, warehouse_url)
         self.job = self.job_of(self.job.stream.model_dump(), **({"late": "resolve"} | role))
-        self.target = "sql"
 
     def publish_first(self, parts):
         """A new version, of the first parts, whose values do not change; also of the dimension."""
-        self.master = [
-            {"part_sk": i + 1, "code": f"c{i}", "name": f"part {i}", "price": i % 97}
-            for i in range(parts)
-        ]
+        self.master = self.first_parts(parts)
         self.publish_rows()
-
-    def publish_rows(self):
-        table = pa.Table.from_pylist(self.master, MASTER)
-        root = self.paths.snapshots / "part" / "code"
-        publish_snapshot(table.to_batches(), MASTER, root, "part", ["code"])
 
     def begin(self, spark, rows):
         """A first load, when 400 parts have come."""
         self.publish_first(400)
         self.add_file(rows)
-        self.load(spark)
-
-    def load(self, spark, **settings):
-        return self.run(spark, sink=self.target, **settings)
-
-    def replay(self, *file, **how):
-        return steps.replay("sales", self.paths, *file, **how)
+        self.run(spark)
 
     def open(self):
         """The open tuples by reason, as the oracle gives them."""
@@ -87,19 +70,14 @@ class LateLoad(SmallLoad):
         """Facts and open tuples are the oracle's of the newest version; each resolved row names a
         load that counted it."""
         joined, lost = self.expected(join_type)
-        same(self.facts(self.target), joined)
+        same(self.facts(), joined)
         same(self.open(), lost)
         check_resolved(self)
 
     def prove(self, **options):
         """The proof holds. The dimension table has the newest version."""
-        engine = connect(self.paths.warehouse_url)
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE IF EXISTS dim_part")
-        engine.dispose()
-        result = verify(self, **options)
-        assert result.success, result.describe()
-        return result
+        self.execute("DROP TABLE IF EXISTS dim_part")
+        return super().prove(**options)
 
 
 @pytest.fixture
@@ -114,28 +92,28 @@ def both(tmp_path, warehouse_url):
 
 
 def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink):
-    both.target = sink
+    both.sink = sink
     both.publish_first(400)
     for rows in (900, 700):
         both.add_file(rows)
-    both.load(spark)
+    both.run(spark)
     both.check()
     before = len(list(both.open().elements()))
     both.publish_first(2000)
     both.add_file(500)
-    summary = both.load(spark)  # the version is taken up before the batch
+    summary = both.run(spark)  # the version is taken up before the batch
     both.check()
     assert 0 < summary["resolved"] < before
     assert [r for (r,) in both.query("SELECT DISTINCT drain FROM load_batches")].count(2) == 1
     both.publish_first(both.parts)
-    again = both.load(spark)  # although no file is new
+    again = both.run(spark)  # although no file is new
     assert again["resolved"] > 0 and again["rows_read"] == 0
     both.check()
     result = both.prove()
     assert result.figures["resolved"] == summary["resolved"] + again["resolved"]
     assert any("were resolved" in note and "have no match still" in note for note in result.notes)
     # there is nothing more to resolve: only 3,000 parts are ever known
-    assert both.load(spark)["resolved"] == 0
+    assert both.run(spark)["resolved"] == 0
     assert len(both.query("SELECT DISTINCT batch, drain FROM load_batches WHERE drain > 1")) == 2
     both.check()
 
@@ -150,7 +128,7 @@ def test_the_headline_of_a_report_adds_up_and_has_the_numbers_of_the_summary(spa
     before = late.open().total()
     late.publish_first(2000)
     late.add_file(500)
-    late.load(spark)
+    late.run(spark)
     total = final_summary("sales", late.paths)["total"]
     read, matched, open_ = total["rows_read"], total["matched"], total["open"]
     assert read == matched + open_ == 1400 and open_ == late.open().total()
@@ -172,7 +150,7 @@ def test_the_headline_of_a_report_adds_up_and_has_the_numbers_of_the_summary(spa
 def test_a_load_that_never_ends_resolves_although_no_file_comes(spark, both):
     both.publish_first(400)
     both.add_file(900)
-    app = both.start(spark, sink=both.target, trigger="100 milliseconds")
+    app = both.start(spark, trigger="100 milliseconds")
 
     def wait_for(condition, what):
         until(condition, what=what, watch=app.check)
@@ -193,7 +171,7 @@ def test_only_what_a_version_has_brought_is_looked_at(spark, late, monkeypatch):
     late.begin(spark, 2000)
     lost, staged = late.open().total(), staged_rows(monkeypatch)
     late.publish_first(600)
-    resolved = late.load(spark)["resolved"]
+    resolved = late.run(spark)["resolved"]
     assert sum(staged) == resolved and 0 < resolved < lost / 2
     late.check()
 
@@ -204,12 +182,12 @@ def test_without_late_nothing_is_resolved_until_the_job_says_so(spark, late):
     lost = late.open()
     late.publish_first(1000)
     late.add_file(1)
-    late.load(spark)
+    late.run(spark)
     assert not lost - late.open() and late.query(RESOLVED) == [(None, None)]
     # now all that are open are looked at, as no version is known that they were compared with
     late.job = late.job_of(late.job.stream.model_dump(), late="resolve")
     late.add_file(1)
-    assert late.load(spark)["resolved"] > 0
+    assert late.run(spark)["resolved"] > 0
     late.check()
     late.prove()
 
@@ -217,40 +195,40 @@ def test_without_late_nothing_is_resolved_until_the_job_says_so(spark, late):
 def test_what_a_version_takes_away_and_brings_back_is_resolved(spark, late):
     late.publish_first(1000)
     late.add_file(500)
-    late.load(spark)
+    late.run(spark)
     late.publish_first(300)
     late.stream_before = len(late.stream)
     late.add_file(500)
-    late.load(spark)
+    late.run(spark)
     late.publish_first(1000)
-    late.load(spark)
+    late.run(spark)
     late.check()
 
 
 def test_as_many_resolving_loads_as_there_are_numbers_for_follow_a_batch(spark, late, caplog):
     late.publish_first(50)
     late.add_file(2500)
-    late.load(spark)
+    late.run(spark)
     for parts in range(100, 1000, 100):
         late.publish_first(parts)
-        late.load(spark)
+        late.run(spark)
     assert "9 resolving loads" not in caplog.text and "8 resolving loads" in caplog.text
     kinds = [kind for (kind,) in late.query("SELECT DISTINCT drain FROM load_commits")]
     assert sorted(kinds)[-8:] == list(range(2, 10))
     with pytest.raises(ConfigError, match="8 resolving loads.*an empty file .* is enough"):
         late.replay()
     late.add_file(0)
-    late.load(spark)
+    late.run(spark)
     assert "0 unmatched tuples became facts" in late.replay()
     late.check()
     late.prove()
 
 
 def test_a_replay_that_changes_nothing_takes_no_number(spark, late, tmp_path, sink):
-    late.target = sink
+    late.sink = sink
     late.publish_first(50)
     late.add_file(600)
-    late.load(spark)
+    late.run(spark)
     before = late.query("SELECT * FROM load_inputs")
     for _ in range(10):
         assert ", and stay in unmatched" in late.replay()
@@ -263,14 +241,14 @@ def test_a_replay_that_changes_nothing_takes_no_number(spark, late, tmp_path, si
     assert "0 unmatched tuples became facts" in late.replay()
     late.publish_first(200)
     late.add_file(100)
-    late.load(spark)
+    late.run(spark)
     late.check()
     late.prove()
 
 
 @pytest.mark.parametrize("files", [0, 1])
 def test_a_load_that_resolves_nothing_takes_no_number(spark, late, monkeypatch, sink, files):
-    late.target = sink
+    late.sink = sink
     late.job = late.job_of(late.job.stream.model_dump(), late="reject")
     late.begin(spark, 600)
     # no version is known with which the open tuples were compared: all of them are joined again
@@ -280,12 +258,12 @@ def test_a_load_that_resolves_nothing_takes_no_number(spark, late, monkeypatch, 
         before = sum(n for (*_, reason), n in late.open().items() if reason == Reason.NO_MATCH)
         if files:
             late.add_file(50)
-        assert late.load(spark)["resolved"] == 0
+        assert late.run(spark)["resolved"] == 0
         assert staged == ([] if again else [before])
         staged.clear()
     assert late.query("SELECT count(*) FROM load_commits WHERE drain > 1") == [(0,)]
     late.publish_first(1000)
-    assert late.load(spark)["resolved"] == sum(staged) > 0
+    assert late.run(spark)["resolved"] == sum(staged) > 0
     late.check()
     late.prove()
 
@@ -308,13 +286,13 @@ def test_a_key_that_comes_costs_neither_a_spark_job_nor_a_pass_over_r(spark, lat
     late.master = [row for row in every if row["code"] != "c1"]
     late.publish_rows()
     late.add_file(2000)
-    late.load(spark)
+    late.run(spark)
     lost = sum(row["sku"] == "c1" for row in late.stream)
     (former,) = Progress.read(late.checkpoint, RolePlan).plan.joins
     late.master = every
     late.publish_rows()
     monkeypatch.setattr("semistream.streaming.app.run_tasks", None)
-    assert late.load(spark)["resolved"] == lost > 0
+    assert late.run(spark)["resolved"] == lost > 0
     read = late.query("SELECT sum(disk_tuples_read) FROM load_batches WHERE drain > 1")
     assert 0 < read[0][0] < late.parts / 5
     late.check()
@@ -330,9 +308,9 @@ def test_a_key_that_comes_costs_neither_a_spark_job_nor_a_pass_over_r(spark, lat
 def test_late_tuples_are_joined_in_the_order_of_r_however_few_h_s_holds(spark, late):
     late.publish_first(5)
     late.add_file(6000)
-    late.load(spark)
+    late.run(spark)
     late.publish_first(late.parts)
-    resolved = late.load(spark)["resolved"]
+    resolved = late.run(spark)["resolved"]
     ((read, memory),) = late.query(
         "SELECT disk_tuples_read, memory FROM load_batches WHERE drain > 1"
     )
@@ -361,11 +339,11 @@ def test_a_load_that_resolves_nothing_dies(spark, late, monkeypatch, point):
     with monkeypatch.context() as patch:
         faults.crash_at(patch, *point)
         with pytest.raises(OSError, match="crash"):
-            late.load(spark)
-    late.load(spark)
+            late.run(spark)
+    late.run(spark)
     late.check()
     late.publish_first(1000)
-    assert late.load(spark)["resolved"] > 0
+    assert late.run(spark)["resolved"] > 0
     late.check()
     late.prove()
 
@@ -382,7 +360,7 @@ def test_a_load_that_resolves_nothing_dies(spark, late, monkeypatch, point):
 def test_a_replay_that_changes_nothing_dies(spark, late, monkeypatch, point, then):
     late.publish_first(50)
     late.add_file(600)
-    late.load(spark)
+    late.run(spark)
     with monkeypatch.context() as patch:
         faults.crash_at(patch, *point)
         with pytest.raises(OSError, match="crash"):
@@ -391,7 +369,7 @@ def test_a_replay_that_changes_nothing_dies(spark, late, monkeypatch, point, the
         assert "0 unmatched tuples became facts" in late.replay()
         late.check()
     late.publish_first(200)
-    late.load(spark)
+    late.run(spark)
     check_resolved(late)
     late.check()
     late.prove()
@@ -400,18 +378,18 @@ def test_a_replay_that_changes_nothing_dies(spark, late, monkeypatch, point, the
 def test_a_driver_that_dies_at_any_step_resolves_each_tuple_once(
     spark, late, tmp_path, monkeypatch, sink
 ):
-    late.target = sink
+    late.sink = sink
     late.publish_first(50)
     late.add_file(3000)
-    late.load(spark)
+    late.run(spark)
     for number, (name, when) in enumerate(faults.points(sink)):
         late.publish_first(100 + 100 * number)
         late.add_file(20)
         with monkeypatch.context() as patch:
             faults.crash_at(patch, name, when, 1)  # the first that begins is the resolving load
             with pytest.raises(OSError, match="crash"):
-                late.load(spark)
-    late.load(spark)
+                late.run(spark)
+    late.run(spark)
     late.check()
     assert late.query(RESOLVED)[0][0] > 0
     late.prove()
@@ -434,7 +412,7 @@ def test_a_replay_that_dies_at_any_step_is_finished_once(spark, late, monkeypatc
     late.publish_first(50)
     for number, (name, when, nth) in enumerate(STEPS):
         late.add_file(400)
-        late.load(spark)
+        late.run(spark)
         late.publish_first(100 + 100 * number)
         with monkeypatch.context() as patch:
             faults.crash_at(patch, name, when, nth)
@@ -444,7 +422,7 @@ def test_a_replay_that_dies_at_any_step_is_finished_once(spark, late, monkeypatc
             late.replay()
             late.check()
         else:
-            late.load(spark)
+            late.run(spark)
             check_resolved(late)
     if then == "load":
         late.replay()
@@ -488,26 +466,40 @@ def test_rows_of_many_loads_are_marked_with_few_statements(tmp_path):
             mark_resolved(connection, load_ids.load_id(1, 3, 3, 0), table.to_batches())
 
 
+def keep(connection, app, batch, key_codes):
+    """Put tuples with these codes into ``unmatched``, by the first load of a batch."""
+    rows = len(key_codes)
+    table = pa.table(
+        {"load_row": np.arange(rows, dtype=np.int32), "key_code": key_codes}
+        | {
+            name: pa.repeat(value, rows)
+            for name, value in (
+                ("load_id", load_ids.load_id(app, batch, 0, 0)),
+                ("fact_table", "facts"),
+                ("reason", Reason.NO_MATCH),
+                ("tuple", "{}"),
+            )
+        }
+    )
+    bulk_insert(connection, unmatched, table)
+
+
 def test_rows_are_found_by_their_keys_however_many_others_there_are(tmp_path):
     """SQLite has no statistics, and would read all rows of the app for so many keys."""
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
     create_all(engine)
-    columns = {"fact_table": "facts", "reason": Reason.NO_MATCH, "tuple": "{}"}
     codes, ticks = 3 * np.arange(AT_ONCE), list[int]()
     for batch, rows in enumerate((6000, 60_000)):
-        numbers = np.arange(rows, dtype=np.int32)
+        numbers = np.arange(rows)
         # of the first batch 20 have one of the codes, of the second one none
         there = np.where(numbers < 40, 3 * numbers - 60 + batch, -1 - numbers)
-        table = pa.table({"load_row": numbers, "key_code": there})
-        for name, value in ({"load_id": load_ids.load_id(1, batch, 0, 0)} | columns).items():
-            table = table.append_column(name, pa.repeat(value, rows))
         ticks.append(0)
 
         def tick():
             ticks[-1] += 1
 
         with engine.begin() as connection:
-            bulk_insert(connection, unmatched, table)
+            keep(connection, 1, batch, there)
         with engine.connect() as connection:
             driver = connection.connection.driver_connection
             driver.set_progress_handler(tick, 100)
@@ -521,17 +513,10 @@ def test_rows_of_loads_most_of_which_are_wanted_are_read_in_their_order(tmp_path
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
     create_all(engine)
     rows, codes = 3000, np.arange(1000)
-    numbers = np.arange(rows, dtype=np.int32)
     keys = np.random.default_rng(1).integers(0, 1100, rows)
-    columns = {"fact_table": "facts", "reason": Reason.NO_MATCH, "tuple": "{}"}
-    apps = [(1, 0), (1, 5), (2, 0)]
     with engine.begin() as connection:
-        for app, batch in apps:
-            table = pa.table({"load_row": numbers, "key_code": keys})
-            of = load_ids.load_id(app, batch, 0, 0)
-            for name, value in ({"load_id": of} | columns).items():
-                table = table.append_column(name, pa.repeat(value, rows))
-            bulk_insert(connection, unmatched, table)
+        for app, batch in ((1, 0), (1, 5), (2, 0)):
+            keep(connection, app, batch, keys)
         done = [{"load_id": load_ids.load_id(1, 5, 0, 0), "load_row": n} for n in range(0, rows, 7)]
         mark_resolved(connection, 9, [pa.RecordBatch.from_pylist(done, ORIGINS)])
     wanted = [
@@ -587,7 +572,7 @@ def test_a_replay_joins_what_is_open_with_the_current_version(spark, both):
     both.job = both.job_of(both.job.stream.model_dump(), late="reject")
     both.publish_first(400)
     both.add_file(1000)
-    both.load(spark)
+    both.run(spark)
     lost = both.open()
     assert "0 unmatched tuples became facts" in both.replay()
     both.publish_first(1500)
@@ -598,7 +583,7 @@ def test_a_replay_joins_what_is_open_with_the_current_version(spark, both):
     assert f"{both.open().total():,} have no match still" in said
     assert "0 unmatched tuples became facts" in both.replay()
     both.add_file(300)
-    both.load(spark)  # and it goes on
+    both.run(spark)  # and it goes on
     both.check()
     both.prove()
 
@@ -710,7 +695,7 @@ def test_mended_texts_are_parsed_as_the_stream_is(spark, late, tmp_path):
         "max_unparsable": 0.001,
     }
     late.job = late.job_of(spec, late="reject")
-    late.load(spark)
+    late.run(spark)
     assert late.query("SELECT count(*) FROM unmatched WHERE reason = 'unparsable'") == [(3,)]
     assert "3 cannot be parsed still" in late.replay()
     texts = {"7,c7": "7,c7,0.875", "20,c20,many": "20,c20,2.5", "thirty,c30,1.5": "30,c30,3.75"}
@@ -725,7 +710,7 @@ def test_mended_texts_are_parsed_as_the_stream_is(spark, late, tmp_path):
 
 def test_a_text_without_an_id_cannot_be_given_that_of_another_tuple(spark, both, tmp_path, sink):
     late = both
-    late.target = sink
+    late.sink = sink
     late.publish_first(60)
     files = late.paths.home / "csv"
     files.mkdir()
@@ -740,7 +725,7 @@ def test_a_text_without_an_id_cannot_be_given_that_of_another_tuple(spark, both,
         "max_unparsable": 0.5,
     }
     late.job = late.job_of(spec, late="reject")
-    late.load(spark)
+    late.run(spark)
     before = late.query("SELECT count(*) FROM load_commits")
     facts, lost = 7, 65  # the ids of a fact, and of an open tuple
     for ids in ((facts, 30), (20, lost), (20, 20)):
@@ -770,10 +755,10 @@ def test_what_is_left_to_be_finished_comes_before_a_replay(spark, late, monkeypa
     with monkeypatch.context() as patch:
         faults.crash_at(patch, "semistream.warehouse.ledger.Ledger.commit", "before", 1)
         with pytest.raises(OSError, match="crash"):
-            late.load(spark)
+            late.run(spark)
     with pytest.raises(ConfigError, match="must have"):
         late.replay()
-    late.load(spark)
+    late.run(spark)
     late.check()
 
 
@@ -804,7 +789,7 @@ def test_a_left_join_has_nothing_to_resolve(spark, late):
     late.publish_first(400)
     late.add_file(10)
     with pytest.raises(ConfigError, match="late' must be reject where the join is a left one"):
-        late.load(spark, join_type="left")
+        late.run(spark, join_type="left")
 
 
 # ---- parts
@@ -894,7 +879,7 @@ class LateStar(StarLoad):
     def order(self):
         return ["part", "buyer", "offer"]
 
-    def check(self, join_type="inner", sink="sql"):
+    def check(self, join_type="inner"):
         """The facts are the oracle's of the newest versions, and others are open. In which role
         they are depends on the order of the joins, which may differ from version to version."""
         joined, lost = self.expected()
@@ -921,15 +906,14 @@ def test_late_rows_of_several_roles_lead_through_the_whole_star(spark, tmp_path)
     star.run(spark)
     star.check()
     star.publish_first(part=3000, person=900)
-    assert steps.replay("sales", star.paths).startswith("sales: ")  # offers, which are many, last
+    assert star.replay().startswith("sales: ")  # offers, which are many, last
     star.check()
     broken = (
         "SELECT * FROM load_inputs WHERE waiting_before + rows_read + resolved <> "
         "matched + unmatched + waiting OR missed > matched OR missed < 0"
     )
     assert star.query(broken) == []
-    result = verify(star, seed=1)
-    assert result.success, result.describe()
+    star.prove(seed=1)
 
 
 class LateSplitStar(LateStar, SplitStar):
@@ -955,13 +939,12 @@ def test_late_rows_are_resolved_in_a_load_that_is_split_by_two_roles(spark, tmp_
         if persons == 2800:
             assert star.run(spark)["resolved"] > 0 and star.shares() == {"part": 2, "buyer": 2}
         else:
-            assert steps.replay("sales", star.paths).startswith("sales: ")
+            assert star.replay().startswith("sales: ")
         star.check()
     partitions = "SELECT count(DISTINCT partition) FROM load_batches WHERE drain {}"
     assert star.query(partitions.format("= 0")) == [(4,)]
     assert star.query(partitions.format("> 1")) == [(1,)]  # one operator has all of R
-    result = verify(star, seed=1)
-    assert result.success, result.describe()
+    star.prove(seed=1)
 
 
 def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch):
@@ -1042,7 +1025,7 @@ def test_the_share_without_a_row_counts_each_tuple_once(spark, tmp_path):
         }
 
     assert star.shares() == expected()
-    assert verify(star, seed=1).success
+    star.prove(seed=1)
     star.publish_first(part=1500)
     resolved = star.run(spark)["resolved"]
     again = "load_id IN (SELECT load_id FROM load_batches WHERE drain > 1) AND "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -21,21 +22,30 @@ from sink_loads import (
     run_count,
 )
 
+RENAMED = "UPDATE dim_sales SET name = 'renamed'"
 
-def test_master_data_changed(loader, tmp_path):
-    snapshots = tmp_path / "snapshots"
+
+@pytest.fixture
+def snapshots(tmp_path):
+    return tmp_path / "snapshots"
+
+
+def load_with(loader: Loader, snapshots: Path, batches: range, *changes: str) -> str:
+    """Load these batches with a new version of the master data, after these changes; gives the
+    version."""
+    alter(loader, *changes)
     loader.version = publish(loader, snapshots)
-    loader.load(range(1))
-    with loader.engine.begin() as connection:
-        connection.execute(
-            loader.dimension.update()
-            .where(loader.dimension.c.sku == "p00")
-            .values(name="renamed", colour="red")
-        )
-        connection.execute(loader.dimension.insert().values(sku="x9", name="new"))
-    first, loader.version = loader.version, publish(loader, snapshots)
-    assert first != loader.version
-    loader.load(range(1, 3))
+    loader.load(batches)
+    return loader.version
+
+
+def test_master_data_changed(loader, snapshots):
+    first = load_with(loader, snapshots, range(1))
+    changes = (
+        f"{RENAMED}, colour = 'red' WHERE sku = 'p00'",
+        "INSERT INTO dim_sales (sku, name) VALUES ('x9', 'new')",
+    )
+    assert first != load_with(loader, snapshots, range(1, 3), *changes)
     result = check(loader, snapshots=snapshots)
     assert result.success and not result.notes, str(result)
     alter(
@@ -62,17 +72,12 @@ def test_master_data_changed(loader, tmp_path):
 
 @pytest.mark.parametrize("verified", ["as a whole", "with what was taken out since", ""])
 @ON_SQLITE
-def test_a_version_that_is_gone_is_said_to_be(loader, tmp_path, verified):
+def test_a_version_that_is_gone_is_said_to_be(loader, snapshots, verified):
     """Its facts were compared while it was there, or the verdict says that they were not."""
-    snapshots = tmp_path / "snapshots"
-    loader.version = publish(loader, snapshots)
-    loader.load(range(1))
+    first = load_with(loader, snapshots, range(1))
     if verified == "as a whole":
         assert check(loader, snapshots=snapshots).success
-    with loader.engine.begin() as connection:
-        connection.execute(loader.dimension.update().values(name="renamed"))
-    first, loader.version = loader.version, publish(loader, snapshots)
-    loader.load(range(1, 2))
+    load_with(loader, snapshots, range(1, 2), RENAMED)
     if verified == "with what was taken out since":
         assert check(loader, snapshots=snapshots).success
         with loader.engine.begin() as connection:
@@ -101,14 +106,9 @@ def test_a_version_that_is_gone_is_said_to_be(loader, tmp_path, verified):
 
 
 @ON_SQLITE
-def test_a_version_that_is_damaged_is_said_to_be(loader, tmp_path):
-    snapshots = tmp_path / "snapshots"
-    loader.version = publish(loader, snapshots)
-    loader.load(range(1))
-    with loader.engine.begin() as connection:
-        connection.execute(loader.dimension.update().values(name="renamed"))
-    first, loader.version = loader.version, publish(loader, snapshots)
-    loader.load(range(1, 2))
+def test_a_version_that_is_damaged_is_said_to_be(loader, snapshots):
+    first = load_with(loader, snapshots, range(1))
+    load_with(loader, snapshots, range(1, 2), RENAMED)
     for file in (snapshots / "sales" / "sku" / first).glob("*.arrow"):
         file.write_bytes(file.read_bytes()[:200])
     alter(loader, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
@@ -139,46 +139,47 @@ def provision_again(loader: Loader, changes: int) -> None:
         )
 
 
-def test_master_data_changed_and_not_yet_published(loader, tmp_path):
-    """The facts are held against the version that they were loaded with."""
-    snapshots = tmp_path / "snapshots"
+@pytest.fixture
+def provisioned(loader, snapshots):
+    """A load with the version that is published of a provisioned dimension."""
     provision_again(loader, 1)
     loader.version = publish(loader, snapshots, 1)
     loader.load(range(BATCHES))
-    assert not check(loader, snapshots=snapshots).notes
-    provision_again(loader, 2)
-    result = check(loader, snapshots=snapshots)
+    return loader
+
+
+def test_master_data_changed_and_not_yet_published(provisioned, snapshots):
+    """The facts are held against the version that they were loaded with."""
+    assert not check(provisioned, snapshots=snapshots).notes
+    provision_again(provisioned, 2)
+    result = check(provisioned, snapshots=snapshots)
     assert result.success and not result.notes, str(result)
-    alter(loader, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
-    result = check(loader, snapshots=snapshots)
+    alter(provisioned, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
+    result = check(provisioned, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
     assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [
         (20, "name 1")
     ]
-    publish(loader, snapshots, 2)
-    assert rows_of(check(loader, snapshots=snapshots), "sample_joined") == rows_of(
+    publish(provisioned, snapshots, 2)
+    assert rows_of(check(provisioned, snapshots=snapshots), "sample_joined") == rows_of(
         result, "sample_joined"
     )
 
 
-def test_master_data_changed_while_it_was_verified(loader, tmp_path, monkeypatch):
+def test_master_data_changed_while_it_was_verified(provisioned, snapshots, monkeypatch):
     """What is found then is looked at again, and reported once."""
     from semistream.quality import verification
 
-    snapshots = tmp_path / "snapshots"
-    provision_again(loader, 1)
-    loader.version = publish(loader, snapshots, 1)
-    loader.load(range(BATCHES))
     original, found = verification.run_checkpoint, []
 
     def meanwhile(*args):
         if not found:
-            provision_again(loader, 2)
+            provision_again(provisioned, 2)
         found.append(original(*args))
         return found[-1]
 
     monkeypatch.setattr(verification, "run_checkpoint", meanwhile)
-    result = check(loader, snapshots=snapshots)
+    result = check(provisioned, snapshots=snapshots)
     assert [success for success, _, _ in found] == [False, True] and result.success
-    assert run_count(loader) == 1 and result.index.read_text().count("<a href") == 1
-    assert list((loader.reports / "validations").rglob("*.html")) == [result.report]
+    assert run_count(provisioned) == 1 and result.index.read_text().count("<a href") == 1
+    assert list((provisioned.reports / "validations").rglob("*.html")) == [result.report]

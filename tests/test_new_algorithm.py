@@ -1,14 +1,8 @@
-"""What a new algorithm with a layout of H_S of its own takes: its operator, its cost model, and an
-entry in each registry.
+"""What a new algorithm takes: a file such as block_nested_loop.py, which test_joins.py tries as it
+does those of the package. Likewise for a join of two streams."""
 
-The algorithm is a block nested loop join; H_S is a list of Arrow batches. Nothing of it is in the
-package: this module stands for the file that it would be there.
-"""
-
-import inspect
 import json
 import sys
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -16,19 +10,9 @@ import pytest
 from pydantic import Field
 
 import oracle
-import test_joins
+from block_nested_loop import NAME, register
 from semistream.cli import main
-from semistream.cost_models import MODELS, Model, Prediction, Size
-from semistream.cost_models.costs import infeasible
-from semistream.cost_models.sizes import DISK_TUPLES
 from semistream.errors import ConfigError, NotEnoughMemory
-from semistream.joins import REGISTRY, Algorithm
-from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.output import Removed
-from semistream.joins.scan_phase import Scan
-from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_table import NO_LIMIT, Ages, StreamTable
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
@@ -45,198 +29,10 @@ from semistream.stream_joins import (
 from semistream.stream_joins.registry import REGISTRY as STREAM_JOINS
 from semistream.stream_joins.registry import StreamJoinAlgorithm
 
-NAME = "block-nested-loop"
-BLOCK_TUPLES = Size(lambda work, memory: (1.0, memory / work.stream_tuple_bytes))
-CODE_AND_FLAG = 8 + 1  # bytes of a waiting tuple beside its columns
-
-
-class ArrowList(StreamTable):
-    """H_S as a list of Arrow batches, all of which leave together."""
-
-    def __init__(self, layout, most):
-        super().__init__(layout)
-        self.most = most
-        self.batches, self.codes, self.matched = [], np.empty(0, np.int64), np.empty(0, bool)
-        self.used = 0
-        self.entered = np.empty(0)
-
-    @property
-    def live(self):
-        return len(self.codes)
-
-    @property
-    def tuple_bytes(self):
-        """Of a tuple, its strings aside: an offset for each, a bit of validity for each column."""
-        widths = [
-            4 if f.type in (pa.string(), pa.binary()) else max(f.type.bit_width // 8, 1)
-            for f in self.layout.held
-        ]
-        return sum(widths) + len(widths) + CODE_AND_FLAG
-
-    def open(self, strings, most):
-        self.strings, self.opened = strings, True
-
-    def resize(self, size):
-        self.size = size
-        return size
-
-    def fits(self, sizes, most=NO_LIMIT):
-        most = min(most, self.most - self.live)
-        return int(
-            np.searchsorted(
-                np.cumsum(sizes[:most] + self.tuple_bytes), self.size - self.used, side="right"
-            )
-        )
-
-    def append(self, buffer, count):
-        rows = buffer.rows[:count]
-        self.batches.append(pa.RecordBatch.from_arrays(buffer.get(rows), schema=self.layout.schema))
-        self.codes = np.append(self.codes, buffer.codes[rows])
-        self.matched = np.append(self.matched, np.zeros(count, bool))
-        self.entered = np.append(self.entered, np.full(count, time.perf_counter()))
-        self.used += int(buffer.sizes[:count].sum()) + count * self.tuple_bytes
-        return count
-
-    def ages(self):
-        waited = time.perf_counter() - self.entered
-        return Ages.of(waited.max(initial=0.0), waited.sum(), self.live)
-
-    def age_by(self, ages):
-        self.entered[:] = time.perf_counter() - ages.others
-        self.entered[:1] -= ages.oldest - ages.others
-
-    def get(self, tuples):
-        return pa.concat_batches(self.batches).take(pa.array(tuples)).columns
-
-    def mark(self, tuples):
-        before = np.count_nonzero(self.matched)
-        self.matched[tuples] = True
-        return np.count_nonzero(self.matched) - before
-
-    def pairs(self, codes):
-        """The (rows, tuples) with equal codes."""
-        for row, code in enumerate(codes):
-            tuples = np.flatnonzero(self.codes == code)
-            if len(tuples):
-                yield np.full(len(tuples), row), tuples
-
-    def remove(self):
-        ages = time.perf_counter() - self.entered
-        return Removed(
-            np.arange(self.live),
-            self.matched,
-            float(ages.sum()),
-            float(ages.max(initial=0.0)),
-            self.live,
-        )
-
-    def clear(self):
-        self.__init__(self.layout, self.most)
-        self.opened = True
-
-    def tables(self):
-        return {"waiting": self.saved(np.arange(self.live))} if self.live else {}
-
-    def values(self):
-        return {"strings": self.strings}
-
-    def restore(self, waiting, values, spec):
-        for part in waiting.combine_chunks().to_batches():
-            self.admit_saved(
-                pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec, by_index=False
-            )
-
-
-class NestedLoopParameters(Settings):
-    disk_tuples: int = Field(0, ge=0)
-    block_tuples: int = Field(0, ge=0)  # stream tuples that a pass over R is made for
-
-
-class NestedLoop(SemiStreamJoin):
-    """Fill H_S, read all of R, join, begin anew."""
-
-    def __init__(self, spec, parameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.scan, self.h_s = Scan(self.spec), ArrowList(self.layout, parameters.block_tuples)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self._require(self.h_s.tuple_bytes, self.arena.free)
-
-    def _take(self, batch, codes):
-        buffer = StreamBuffer(self.layout, batch, codes)
-        while (yield from fill(self.h_s, buffer, self.output)):
-            yield from self.iterate()
-
-    @property
-    def passes(self):
-        return self.scan.passes
-
-    def iterate(self):
-        begun, h_s, removed = self._begin(), self.h_s, Removed.none()
-        partition, read = self.scan.read()
-        yield from self.output.matches(partition, h_s, h_s.pairs(partition.codes))
-        if self.scan.ended_cycle:
-            removed = h_s.remove()
-            yield from self.output.finish(h_s, removed)
-            size = h_s.size
-            h_s.clear()
-            h_s.resize(size)
-        self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-
-def predict(work, m, costs, disk_tuples, block_tuples):
-    """An R-cycle finishes h_S tuples, and compares each with each tuple of R."""
-    sizes = {"disk_tuples": disk_tuples, "block_tuples": block_tuples}
-    cut = work.partitions(disk_tuples)
-    h_s = min((m - cut.most_bytes) / work.stream_tuple_bytes, block_tuples)
-    if 2 * cut.most_bytes > m or h_s < 1:
-        return infeasible(NAME, sizes)
-    s = work.symbols(costs, h_s, cut.tuples)
-    c_loop = s.c_io + cut.tuples * s.c_h * h_s
-    return Prediction(
-        NAME, sizes, 0.0, h_s / cut.number, c_loop, c_loop, {"disk buffer": cut.most_bytes}, h_s
-    )
-
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(sys.modules, "semistream.joins.nested_loop", sys.modules[__name__])
-    monkeypatch.setitem(
-        REGISTRY,
-        NAME,
-        Algorithm(
-            NAME,
-            "BLOCK NESTED LOOP",
-            "nested_loop.NestedLoop",
-            "nested_loop.NestedLoopParameters",
-            "a test",
-        ),
-    )
-    monkeypatch.setitem(
-        MODELS, NAME, Model(predict, {"disk_tuples": DISK_TUPLES, "block_tuples": BLOCK_TUPLES})
-    )
-
-
-CHECKS = [
-    name
-    for name, check in inspect.getmembers(test_joins, inspect.isfunction)
-    if name.startswith("test_")
-    and {"algorithm"}
-    <= set(inspect.signature(check).parameters)
-    <= {"algorithm", "tmp_path", "monkeypatch"}
-]
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_contract_holds(check, tmp_path, monkeypatch):
-    check = getattr(test_joins, check)
-    fixtures = {"algorithm": NAME, "tmp_path": tmp_path, "monkeypatch": monkeypatch}
-    check(**{name: fixtures[name] for name in inspect.signature(check).parameters})
-
-
-@pytest.mark.parametrize("memory", [60_000, 2_000_000])
-@pytest.mark.parametrize("skew", [0.0, 1.0])
-def test_it_stays_within_memory(memory, skew):
-    test_joins.test_large_streams_stay_within_memory(NAME, {}, skew, memory)
+    register(monkeypatch)
 
 
 @pytest.mark.parametrize("join_type", ["inner", "left"])
@@ -271,17 +67,19 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
 
 
 def test_a_memory_that_is_too_small_is_refused_with_an_amount_that_works():
-    stream = test_joins.sales([1, 2, 3])
+    stream = pa.record_batch({"id": range(3), "k": [1, 2, 3]})
+    master = pa.table({"k": range(1000), "v": [f"v{k}" for k in range(1000)]})
     start = lambda memory: open_join(
         NAME,
         memory=memory,
         stream=stream.schema,
         on=[("k", "k")],
-        master=MemoryRelation("r", test_joins.integers(1000), ["k"], 100),
+        master=MemoryRelation("r", master, ["k"], 100),
     )
     with pytest.raises(NotEnoughMemory) as refused:
         start(20)
-    outputs = test_joins.run(start(refused.value.least), stream)
+    join = start(refused.value.least)
+    outputs = [*join.process(stream), *join.drain()]
     assert sum(o.joined.num_rows for o in outputs) == 3
 
 

@@ -3,7 +3,6 @@ propagated and restarted."""
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from datetime import datetime, timedelta
 
@@ -33,7 +32,7 @@ from semistream.stream_joins.punctuation_set import FREE, OPEN
 from semistream.stream_joins.punctuations import Keys
 from semistream.stream_joins.sources import Clustered, PunctuationRows, UniqueKey, Watermark
 from semistream.stream_joins.spec import JOIN_TYPES
-from stream_oracle import OUTER, complete, expected, forget_others, found
+from stream_oracle import OUTER, Restarts, complete, expected, found, step_alone
 
 SETTINGS = settings(max_examples=150)
 
@@ -114,7 +113,7 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
             parameters={"purge_threshold": lazy, "propagate_count": count},
         )
 
-    join, at, path, saved = start(), [0, 0], tmp_path_factory.mktemp("state"), ""
+    join, at, states = start(), [0, 0], Restarts(tmp_path_factory.mktemp("state"), start)
     promised: list[list[dict]] = [[], []]
     accepted: list[list[dict]] = [[], []]  # rows that kept their stream's promises
     broken = [Counter(), Counter()]
@@ -176,15 +175,8 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
             at[side] = min(at[side] + some, tables[side].num_rows)
         elif step == "punctuate":
             punctuate(data.draw(st.sampled_from([LEFT, RIGHT])) if honest else LEFT)
-        elif step == "relocate" and sum(m.live for m in join.state.memory):
-            take(join.state_relocation())
-        elif step == "idle":
-            take(join.idle(1.0))
-        elif step == "pull":
-            take(join.request_propagation())
-        elif step == "finish":
-            for bucket in np.flatnonzero(join.state.disk[0].tuples + join.state.disk[1].tuples):
-                take(join.finish_bucket(int(bucket)))
+        else:
+            take(step_alone(join, step))
         if lazy == 1 and not join.stats.relocations and not restarts:
             for side in (0, 1):
                 waits = [
@@ -209,14 +201,7 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
                     "what cannot have a partner is no longer held"
                 )
         if restarts:
-            former, saved = saved, path / uuid.uuid4().hex
-            join.snapshot(changes=bool(former)).write(saved, former and former.name)
-        if restarts and data.draw(st.booleans()):
-            before = join
-            join = start()
-            forget_others(saved)
-            join.restore(*JoinState.read(saved))
-            assert [join.state.held(s) for s in (0, 1)] == [before.state.held(s) for s in (0, 1)]
+            before, join = join, states.save(join, data.draw(st.booleans()))
             assert known(join) == known(before)
     for side in (0, 1):
         process(side, tables[side].slice(at[side]))
@@ -1035,7 +1020,7 @@ def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_f
 
     join, sources, at, outputs = start(), [Watermark("t", delay), Watermark("t", delay)], [0, 0], []
     kept, late, newest = [[], []], [Counter(), Counter()], [None, None]
-    path, saved = tmp_path_factory.mktemp("state"), ""
+    states = Restarts(tmp_path_factory.mktemp("state"), start)
     steps = data.draw(
         st.lists(
             st.sampled_from(["left", "right", "left", "right", "relocate", "idle", "pull"]),
@@ -1064,12 +1049,8 @@ def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_f
                     default=None,
                 )
             at[side] = min(at[side] + count, tables[side].num_rows)
-        elif step == "relocate" and sum(m.live for m in join.state.memory):
-            outputs += join.state_relocation()
-        elif step == "idle":
-            outputs += join.idle(1.0)
-        elif step == "pull":
-            outputs += join.request_propagation()
+        else:
+            outputs += step_alone(join, step)
         if not join.stats.relocations and not restarts:
             for side in (0, 1):
                 mark = newest[1 - side]
@@ -1081,12 +1062,7 @@ def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_f
                 ]
                 assert join.state.held(side) == len(waits)
         if restarts:
-            former, saved = saved, path / uuid.uuid4().hex
-            join.snapshot(changes=bool(former)).write(saved, former and former.name)
-        if restarts and data.draw(st.booleans()):
-            join = start()
-            forget_others(saved)
-            join.restore(*JoinState.read(saved))
+            join = states.save(join, data.draw(st.booleans()))
     outputs += join.drain()
     joined, lone = Counter(), [Counter(), Counter()]
     met = [set(), set()]

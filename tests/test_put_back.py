@@ -24,8 +24,8 @@ class Loaded:
 
     def __init__(self, spark, place: Path, sink: str):
         self.spark, self.place = spark, place
-        self.sink = sink if sink == "sql" else str(place / "home" / "delta")
         self.load = SmallLoad(place / "home", f"sqlite:///{place / 'warehouse.db'}", parts=300)
+        self.sink = self.load.sink = sink if sink == "sql" else str(place / "home" / "delta")
         self.load.publish()
         provision_beside(self.load)
         for name in ("older", "newest"):
@@ -36,9 +36,7 @@ class Loaded:
 
     def run(self, **settings):
         """Let tuples wait until the drain: with little R, ELEVATORJOIN would answer all at once."""
-        return self.load.run(
-            self.spark, sink=self.sink, partitions=1, algorithm="meshjoin", **settings
-        )
+        return self.load.run(self.spark, partitions=1, algorithm="meshjoin", **settings)
 
     def put_back(self, backup: str) -> None:
         copy(self.place / f"{backup}.db", self.place / "warehouse.db")
@@ -64,7 +62,7 @@ class Loaded:
         assert not self.failed()
 
     def check(self) -> None:
-        self.load.check(sink=self.sink)
+        self.load.check()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 and what says otherwise is named."""
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from semistream.reasons import Reason
 from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.load_ids import load_id
-from semistream.warehouse.records import Commit, InputCounts, LoadRecord
+from semistream.warehouse.records import InputCounts, LoadRecord
 from semistream.warehouse.resolution import ORIGINS
 from semistream.warehouse.schema import load_batches, unmatched
 from sink_loads import (
@@ -29,6 +28,7 @@ from sink_loads import (
     Loader,
     alter,
     check,
+    commit_of,
     failed,
     rows_of,
 )
@@ -71,18 +71,7 @@ class Resolver(Loader):
             )
             for p in range(PARTITIONS)
         ]
-        commit = Commit(
-            "sales",
-            *at,
-            "fact_sales",
-            "sql",
-            PARTITIONS,
-            0,
-            self.job.to_ledger(),
-            "{}",
-            time.time(),
-        )
-        self.sink.commit(commit, loads)
+        self.sink.commit(commit_of(self.job, *at, PARTITIONS, 0), loads)
 
     def _resolve(self, batch, kind, partition, tuples, products, skus, moved):
         from datetime import date

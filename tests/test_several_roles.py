@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import re
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -21,7 +20,6 @@ from rich.console import Console
 
 from semistream import quality, workloads
 from semistream.cli import main
-from semistream.data_files import DataFile
 from semistream.paths import Paths
 from semistream.pipeline.summary import final_summary, summary_table
 from semistream.reasons import Reason
@@ -35,8 +33,9 @@ from semistream.streaming.unmatched_keys import _sample
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.records import Commit, InputCounts, LoadRecord
+from semistream.warehouse.records import InputCounts, LoadRecord
 from semistream.warehouse.totals import read_totals
+from sink_loads import commit_of
 
 PRODUCTS = [(f"p{i}", f"product {i}") for i in range(20)]
 STORES = [(i, f"store {i}") for i in range(10)]
@@ -51,6 +50,7 @@ ADDED = pa.schema(
 )
 JOINED = pa.schema([*STREAM, *ADDED])
 NONE = (None, None)
+KEYS = {"product": "sku", "store": "store"}
 SALES = [
     {
         "id": i,
@@ -70,8 +70,7 @@ class Load:
 
     def __init__(self, url: str, store_join: str, product_join: str = "inner"):
         self.paths, self.url = Paths.from_environment(), url
-        self.left, home = store_join == "left", self.paths.home
-        self.product_left = product_join == "left"
+        home = self.paths.home
         for name, head, rows in (("product", "sku", PRODUCTS), ("store", "number", STORES)):
             with open(home / f"{name}.csv", "w") as file:
                 csv.writer(file).writerows([(head, "name"), *rows])
@@ -114,60 +113,56 @@ class Load:
             return {k: tuple(row) for k, *row in connection.execute(sa.text(query))}
 
     def _write(self) -> None:
-        products, stores = self._dimension("product", "sku"), self._dimension("store", "number")
-        without_product = [s for s in SALES if s["sku"] not in products]
-        with_product = [s for s in SALES if self.product_left or s["sku"] in products]
-        lacking = {
-            "product": [] if self.product_left else without_product,
-            "store": [s for s in with_product if s["store"] not in stores and not self.left],
-        }
-        facts = [s for s in with_product if s["store"] in stores or self.left]
-        key = {"product": "sku", "store": "store"}
-        reasons = {
-            role: [Reason.NULL_KEY if s[key[role]] is None else Reason.NO_MATCH for s in rows]
-            for role, rows in lacking.items()
-        }
-        inputs, read = [], len(SALES)
-        for role, rows in lacking.items():
-            counts = Counter(reasons[role])
-            passed = read - len(rows)
-            missed = sum(s["store"] not in stores for s in facts) if role == "store" else 0
-            if role == "product" and self.product_left:
-                missed = len(without_product)
-            known = products if role == "product" else stores
-            without = {"missed": missed, "lacking": sum(s[key[role]] not in known for s in facts)}
-            inputs.append(
-                InputCounts(role, 0, read, passed, counts, 0, "", role, "v000001", **without)
+        known = {"product": self._dimension("product", "sku")}
+        known["store"] = self._dimension("store", "number")
+        counts, facts = {role: Counter() for role in KEYS}, []
+        rejected: dict[str, list[dict]] = {role: [] for role in KEYS}
+        for sale in SALES:
+            lacks = []
+            for role, column in KEYS.items():
+                counts[role]["read"] += 1
+                if sale[column] in known[role]:
+                    continue
+                if self.job.role(role).join_type == "inner":
+                    reason = Reason.NULL_KEY if sale[column] is None else Reason.NO_MATCH
+                    rejected[role].append(sale | {"reason": reason})
+                    break
+                lacks.append(role)
+                counts[role]["missed"] += 1
+            else:
+                facts.append(sale)
+                for role in lacks:
+                    counts[role]["lacking"] += 1
+        inputs = [
+            InputCounts(
+                role,
+                0,
+                n["read"],
+                n["read"] - len(rejected[role]),
+                Counter(sale["reason"] for sale in rejected[role]),
+                0,
+                "",
+                role,
+                "v000001",
+                missed=n["missed"],
+                lacking=n["lacking"],
             )
-            read = passed
-        record = LoadRecord("sales", 0, 0, 0, "ssbj", tuple(inputs), len(SALES), read, read)
+            for role, n in counts.items()
+        ]
+        record = LoadRecord(
+            "sales", 0, 0, 0, "ssbj", tuple(inputs), len(SALES), len(facts), len(facts)
+        )
         joined = [
-            (*s.values(), *products.get(s["sku"], NONE), *stores.get(s["store"], NONE))
+            tuple(s.values()) + sum((known[r].get(s[c], NONE) for r, c in KEYS.items()), ())
             for s in facts
         ]
         with Spool(JOINED, (STREAM,), (("id",),), None, len(STREAM)) as spool:
             spool.write(pa.RecordBatch.from_pylist(rows_of(joined), JOINED), None)
-            for role, rows in lacking.items():
-                tuples = pa.RecordBatch.from_pylist(rows, STREAM)
-                spool.keep(tuples, pa.array(reasons[role], pa.string()), role=role)
+            for role, rows in rejected.items():
+                reasons = pa.array([sale["reason"] for sale in rows], pa.string())
+                spool.keep(pa.RecordBatch.from_pylist(rows, STREAM), reasons, role=role)
             self.loads = [self.sink.write(record, spool)]
-        offsets = {"format": "parquet", "offsets": [], "start": None, "files": 1}
-        self.sink.commit(
-            Commit(
-                "sales",
-                0,
-                0,
-                "fact_sales",
-                "sql",
-                1,
-                len(SALES),
-                self.job.to_ledger(),
-                json.dumps(offsets),
-                time.time(),
-                (DataFile(str(self.file)),),
-            ),
-            self.loads,
-        )
+        self.sink.commit(commit_of(self.job, 0, 0, 1, len(SALES), [self.file]), self.loads)
 
     def change(self, statement: str) -> None:
         with self.engine.begin() as connection:
@@ -347,11 +342,11 @@ def test_the_share_of_unmatched_tuples_is_checked_in_each_role(make):
 
 
 def test_near_misses_are_looked_for_among_the_tuples_of_the_role(make):
-    load, of = make(), {"product": "sku", "store": "store"}
+    load = make()
     there = {"product": {sku for sku, _ in PRODUCTS}, "store": {number for number, _ in STORES}}
     with load.engine.connect() as connection:
         loads = app_loads(app_number(connection, "sales"))
-        for role, column in of.items():
+        for role, column in KEYS.items():
             sample = _sample(connection, loads, role, "v000001")
             assert sample and not {each[column] for each in sample} & there[role]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loads import SmallLoad, verify
+from loads import SmallLoad, verify, with_options
 from semistream.data_files import list_files
 from semistream.errors import StateError
 from semistream.quality.verification import VerificationResult
@@ -33,10 +33,6 @@ def csv_load(load: SmallLoad):
             )
         }
     )
-
-
-def with_options(job, **options: str):
-    return job.model_copy(update={"stream": job.stream.model_copy(update={"options": options})})
 
 
 def csv_text(load: SmallLoad, rows: int) -> str:

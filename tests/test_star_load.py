@@ -169,12 +169,13 @@ def test_tuples_carried_over_a_crash_and_a_new_version_of_one_dimension(
 ):
     """What waited is joined with the persons of its version, and what comes later with the new
     ones. The parts stay."""
+    star.sink = sink
     star.add_file(1200)
     star.add_file(800)
     with monkeypatch.context() as patch:
         faults.crash_at(patch, "semistream.streaming.app.App._finish", "after", 2)
         with pytest.raises(OSError, match="crash"):
-            star.run(spark, sink=sink, algorithm="ssbj")
+            star.run(spark, algorithm="ssbj")
     waiting = star.query(
         "SELECT i.role, sum(i.waiting) FROM load_inputs i JOIN load_batches b USING (load_id) "
         "WHERE b.batch = 1 GROUP BY i.role"
@@ -183,11 +184,11 @@ def test_tuples_carried_over_a_crash_and_a_new_version_of_one_dimension(
     old, first = star.expected()[0], len(star.stream)
     star.publish("new", ("person",))
     star.add_file(900)
-    star.run(spark, sink=sink, algorithm="ssbj")
+    star.run(spark, algorithm="ssbj")
     new = star.expected()[0]
     wanted = Counter({row: n for row, n in old.items() if row[0] < first})
     wanted += Counter({row: n for row, n in new.items() if row[0] >= first})
-    same(star.facts(sink), wanted)
+    same(star.facts(), wanted)
     same(star.unmatched(), star.expected()[1])
     star.check_ledger()
     versions = star.query("SELECT DISTINCT role, version FROM load_inputs")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections import Counter
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,7 +18,7 @@ from semistream.resident import ResidentPeak, resident
 from semistream.stream_joins import LEFT, RIGHT, XJoin, kernels, state, stream_join_spec
 from semistream.stream_joins.memory import Directory
 from semistream.stream_joins.xjoin import XJoinParameters
-from stream_oracle import OUTER, complete, expected, forget_others, found
+from stream_oracle import OUTER, Restarts, complete, expected, forget_others, found, step_alone
 
 
 def start(left, right, on, join_type="inner", memory=100_000):
@@ -49,8 +46,9 @@ def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
 
 def equals_the_oracle(data, join_type, restarts, tmp_path_factory):
     left, right, on, _ = data.draw(strategies.joins())
-    join, outputs, totals = start(left, right, on, join_type), [], [Counter(), Counter()]
-    path, saved, at = tmp_path_factory.mktemp("state"), "", [0, 0]
+    begin = lambda: start(left, right, on, join_type)
+    join, outputs, at, ended = begin(), [], [0, 0], []
+    states = Restarts(tmp_path_factory.mktemp("state"), begin)
     steps = data.draw(
         st.lists(st.sampled_from(["left", "right", "relocate", "idle", "finish"]), max_size=25)
     )
@@ -62,34 +60,20 @@ def equals_the_oracle(data, join_type, restarts, tmp_path_factory):
             for batch in table.slice(at[side], count).combine_chunks().to_batches():
                 outputs += join.process(side, batch)
             at[side] += min(count, table.num_rows - at[side])
-        elif step == "relocate" and sum(m.live for m in join.state.memory):
-            join.state.relocate()
-        elif step == "idle":
-            outputs += join.idle(1.0)
-        elif step == "finish":
-            for bucket in np.flatnonzero(join.state.disk[0].tuples + join.state.disk[1].tuples):
-                outputs += join.finish_bucket(int(bucket))
+        else:
+            outputs += step_alone(join, step)
         if restarts:
-            former, saved = saved, path / uuid.uuid4().hex
-            join.snapshot(changes=bool(former)).write(saved, former and former.name)
-        if restarts and data.draw(st.booleans()):
-            before = join
-            join = start(left, right, on, join_type)
-            forget_others(saved)
-            join.restore(*JoinState.read(saved))
-            assert [join.state.held(s) for s in (0, 1)] == [before.state.held(s) for s in (0, 1)]
-            for total, side in zip(totals, before.stats.sides, strict=True):
-                total.update(read=side.rows_read, out=side.matched + sum(side.unmatched.values()))
+            before, join = join, states.save(join, data.draw(st.booleans()))
+            ended += [before] * (before is not join)
     for side, table in enumerate((left, right)):
         for batch in table.slice(at[side]).combine_chunks().to_batches():
             outputs += join.process(side, batch)
     outputs += join.drain()
-    for total, side in zip(totals, join.stats.sides, strict=True):
-        total.update(read=side.rows_read, out=side.matched + sum(side.unmatched.values()))
     assert found(outputs) == expected(left, right, on, join_type)
-    assert (
-        [t["read"] for t in totals] == [t["out"] for t in totals] == [left.num_rows, right.num_rows]
-    )
+    for side, table in enumerate((left, right)):
+        sides = [each.stats.sides[side] for each in (*ended, join)]
+        assert table.num_rows == sum(s.rows_read for s in sides)
+        assert table.num_rows == sum(s.matched + sum(s.unmatched.values()) for s in sides)
 
 
 @pytest.mark.parametrize("memory", [60_000, 200_000, 20_000_000])

@@ -20,7 +20,7 @@ from pyarrow import csv
 from sqlalchemy import text
 
 import faults
-from loads import MASTER, SmallLoad, same, until, verify
+from loads import MASTER, SmallLoad, same, until, verify, with_options
 from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
@@ -36,7 +36,6 @@ from semistream.streaming.task import Work
 from semistream.streaming.waiting import WaitingBound
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
-from test_source import with_options
 
 
 @pytest.mark.parametrize("join_type", ["inner", "left"])
@@ -71,7 +70,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     # Spark takes them by age
     for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):
         os.utime(file, (second + 1, second + 1))
-    settings = {"sink": sink, "algorithm": "meshjoin"}
+    sqlite_load.sink, settings = sink, {"algorithm": "meshjoin"}
     ran, run, commit = [], app.run_tasks, Ledger.commit
 
     def noted(spark, work, batch):
@@ -98,7 +97,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     monkeypatch.setattr(Ledger, "commit", commit)
     assert sqlite_load.run(spark, **settings)["rows_read"] == 700
     assert ran[2:] == [(3, 0), (4, 0), (4, 1)]
-    sqlite_load.check(sink=sink)
+    sqlite_load.check()
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])

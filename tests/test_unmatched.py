@@ -31,7 +31,7 @@ from semistream.master.manifest import encode_schema
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
-from semistream.pipeline import steps, unmatched_file
+from semistream.pipeline import unmatched_file
 from semistream.pipeline.unmatched import Key, list_unmatched
 from semistream.pipeline.unmatched_file import export_unmatched
 from semistream.warehouse import open_warehouse, schema
@@ -292,7 +292,7 @@ def test_bytes_come_back_as_they_were(spark, tmp_path, ending):
     kept = load.rows("unmatched", "load_id", "load_row", "reason", "tuple")
     out = tmp_path / f"unmatched.{ending}"
     assert export_unmatched("sales", load.paths, out) == len(raw)
-    said = steps.replay("sales", load.paths, out)
+    said = load.replay(out)
     assert "another reason" not in said
     assert "4 have no match still" in said and "1 cannot be parsed still" in said
     assert load.rows("unmatched", "load_id", "load_row", "reason", "tuple") == kept
@@ -306,12 +306,12 @@ def test_bytes_come_back_as_they_were(spark, tmp_path, ending):
         for wrong in ("0f0", "g0"):
             out.write_text(text.replace('"c3a4"', f'"{wrong}"'))
             with pytest.raises(ConfigError, match=f"two for each.*line {line}: raw: '{wrong}'"):
-                steps.replay("sales", load.paths, out)
+                load.replay(out)
         out.write_text(text)
     else:  # some of the rows, and the columns that these need
         some = pq.read_table(out, filters=[("reason", "=", "no_match")])
         pq.write_table(some.drop_columns(["text", "file", "line", "why"]), out)
-    steps.replay("sales", load.paths, out)
+    load.replay(out)
     facts = dict(load.query("SELECT id, raw FROM fact_sales"))
     wanted = dict(enumerate(raw)) if ending == "jsonl" else {0: raw[0], 2: raw[2], 4: raw[4]}
     assert facts == wanted
@@ -341,7 +341,7 @@ def test_what_is_mended_in_the_file_becomes_facts(spark, tmp_path, ending):
     else:
         (text,) = mend([out.read_text()])
         out.write_text(text)
-    assert steps.replay("sales", load.paths, out).startswith(f"sales: {count} unmatched tuples")
+    assert load.replay(out).startswith(f"sales: {count} unmatched tuples")
     assert not list_unmatched("sales", load.paths) and "checks hold" in load.verify()
     facts = load.loaded()[0]
     (tmp_path / "right").mkdir()

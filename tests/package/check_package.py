@@ -12,12 +12,11 @@ import pytest
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from test_packaging import (
+from packages import (
     PACKAGES,
     PRODUCTS,
     ROOT,
     SALES,
-    built,  # noqa: F401  a fixture
     check_join,
     done,
     environment,
@@ -71,7 +70,7 @@ print(json.dumps({
 """
 
 
-def test_the_core_joins_with_the_oldest_packages(built, tmp_path):  # noqa: F811
+def test_the_core_joins_with_the_oldest_packages(built, tmp_path):
     """With the lowest versions of its own requirements, and those of theirs that fit."""
     (wheel,) = built.glob("*.whl")
     needed = ("--resolution", "lowest-direct", "--requirements", str(ROOT / "pyproject.toml"))
@@ -92,7 +91,7 @@ def test_the_core_joins_with_the_oldest_packages(built, tmp_path):  # noqa: F811
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", dict.fromkeys([OLDEST, NEWEST]))
-def test_a_dag_of_somebodys_airflow_loads_and_proves(built, tmp_path, version):  # noqa: F811
+def test_a_dag_of_somebodys_airflow_loads_and_proves(built, tmp_path, version):
     (wheel,) = built.glob("*.whl")
     programs = environment(
         tmp_path / "venv", f"{wheel}[airflow,spark,verify]", f"apache-airflow=={version}"
