@@ -461,7 +461,8 @@ def test_figures_of_rows_and_choices():
     waits["extra"]["all p99"] = 1.26
     assert result_tables._latency([*rows, waits], {"peers": "ssbj", "cases": "10 tuples"}) == (
         "A row is in its table 0.4 s after its file came, at the median, and 1.3 s\nat the 99th "
-        "percentile (10 tuples/s; [how it was measured](docs/benchmarks.md#from-arrival-to-commit))."
+        "percentile (10 tuples/s; "
+        "[how it was measured](docs/benchmarks.md#from-arrival-to-commit))."
     )
     assert result_tables._chosen(rows)[2:] == [
         "| ssbj | 2 | 1 | 1 | 0.50 |",
