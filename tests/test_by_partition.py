@@ -12,7 +12,7 @@ from semistream.joins.paged_store import PagedStore
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_partition
 from semistream.joins.stream_table.by_partition import ByPartition
-from semistream.joins.stream_table.by_partition_kernels import HIGH, USED
+from semistream.joins.stream_table.by_partition_kernels import HIGH, USED, append
 
 SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.string()), ("n", pa.int32()), ("b", pa.binary())])
 PARTITIONS = 20
@@ -128,3 +128,14 @@ def test_longer_strings_than_expected_get_the_bytes_of_tuples():
 def test_a_page_and_its_link_are_what_is_counted():
     store = PagedStore(SCHEMA, 10, 10_000, 6)
     assert store.page_bytes == 68 and len(store.link) == 147 and len(store.heap) == 147 * 64
+
+
+def test_one_tuple_enters_by_the_kernel_of_many(monkeypatch):
+    """Otherwise the machine code for a single one would be compiled when it comes."""
+    monkeypatch.setattr(append, "_entries", {})
+    rng = np.random.default_rng(2)
+    h_s = ByPartition(StreamLayout(SCHEMA, 0), PARTITIONS)
+    h_s.open(40.0, 100_000, 4, 6)
+    h_s.resize(100_000)
+    assert h_s.admit(arrivals(rng, 30, 40)) == 30 and h_s.admit(arrivals(rng, 1, 40)) == 1
+    assert len(set(map(id, append._entries.values()))) == 1

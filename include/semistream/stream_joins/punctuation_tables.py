@@ -173,7 +173,7 @@ class OpenConstants:
 
     def _resize(self, size: int) -> None:
         old, self.table = self.table[self.table[:, 1] != 0], np.zeros((size, 2), np.int64)
-        kernels.put(old[:, 0], old[:, 1] - 1, self.table)
+        kernels.put(np.ascontiguousarray(old[:, 0]), old[:, 1] - 1, self.table)
 
 
 class HashedConstants:

@@ -195,10 +195,12 @@ class ByPartition(StreamTable):
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows, spans = np.empty(count, np.int64), buffer.rows[:count], buffer.spans[:count]
         at = np.empty(count, np.int64)
+        # contiguous, as the slice of a single tuple is: kernels are compiled for one kind
+        partition = np.ascontiguousarray(spans[:, 0])
         n = kernels.append(
             buffer.codes,
             rows,
-            spans[:, 0],
+            partition,
             buffer.sizes[:count],
             self.width,
             self.store.shift,
