@@ -16,6 +16,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -92,6 +93,10 @@ class Cluster:
     def memory_peak(self) -> int:
         """The peak memory of both processes, in bytes."""
         return sum(p.memory_peak for p in self.processes)
+
+    def memory(self) -> dict[str, float]:
+        """Return the peaks of the memory of both processes as remarks for a table."""
+        return dict(sum((Counter(p.memory()) for p in self.processes), Counter[str]()))
 
     def submit(self, statements: Sequence[str], log: Path, configuration: Mapping[str, Any]) -> str:
         """Start the job of the last statement and return its id."""

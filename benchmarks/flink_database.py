@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import psutil
 import pyarrow as pa
 import pymysql
 from pyarrow import csv
 
 from benchmarks.data import Files
-from benchmarks.harness import ROOT, Unavailable
+from benchmarks.harness import MB, ROOT, Unavailable
+from benchmarks.processes import proportional
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Server:
     port: int
     process: int
 
-    @property
-    def resident(self) -> int:
-        """The server's present memory, in bytes."""
-        return int(psutil.Process(self.process).memory_full_info().pss)
+    def memory(self) -> dict[str, float]:
+        """Return the server's present memory as remarks for a table."""
+        resident, anonymous = proportional(self.process)
+        return {"database MB": resident / MB, "database anonymous MB": anonymous / MB}
 
 
 def tests_server() -> Callable[[Path], Any]:

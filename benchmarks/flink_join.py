@@ -265,9 +265,9 @@ class FlinkPeer(ProgramPeer):
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         if not self.case.warm_up:
             sample.extra["by wall tuples/s"] = self.case.count() / wall
-        sample.extra["resident MB"] = running.memory_peak / MB
+        sample.extra.update(running.memory())
         if self.of.server is not None:
-            sample.extra["database MB"] = self.of.server.resident / MB
+            sample.extra.update(self.of.server.memory())
         return sample
 
     def _measured(self, running: Cluster) -> Sample:
@@ -417,10 +417,7 @@ class ConsolePeer(ProgramPeer):
         return Sample(
             self.case.count(),
             stats["seconds"],
-            extra={
-                "by wall tuples/s": self.case.count() / wall,
-                "resident MB": running.memory_peak / MB,
-            },
+            extra={"by wall tuples/s": self.case.count() / wall, **running.memory()},
         )
 
     def _answer(self) -> Answer:
@@ -455,10 +452,7 @@ class LoadingPeer(AppPeer):
             self.case.count(),
             max(self._visible().values()) - first,
             bytes_read,
-            extra={
-                "by wall tuples/s": self.case.count() / seconds,
-                "resident MB": running.memory_peak / MB,
-            },
+            extra={"by wall tuples/s": self.case.count() / seconds, **running.memory()},
         )
 
     def _visible(self) -> dict[Path, float]:
@@ -501,5 +495,5 @@ class FedPeer(LoadingPeer):
             (checkpoint / "stop").touch()
             running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        sample.extra["resident MB"] = running.memory_peak / MB
+        sample.extra.update(running.memory())
         return sample

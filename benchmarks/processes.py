@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from benchmarks.data import Answer
-from benchmarks.harness import ROOT
+from benchmarks.harness import MB, ROOT
 from semistream.resident import INTERVAL, resident
 
 # s between measurements of the memory: each walks the page tables of all processes, and stops them
@@ -42,8 +42,13 @@ class Program:
     started: float
     look: float = LOOK
     memory_peak: int = 0  # bytes, the sum of proportional set sizes
+    anonymous_peak: int = 0  # of it without mapped files, which the system can always take back
     # (s since the epoch, core seconds for which the machine was busy)
     busy: list[tuple[float, float]] = field(default_factory=list)
+
+    def memory(self) -> dict[str, float]:
+        """Return the peaks of the memory as remarks for a table."""
+        return {"resident MB": self.memory_peak / MB, "anonymous MB": self.anonymous_peak / MB}
 
     def end(self) -> float:
         """Wait for the end and return the seconds since the start. Raises RuntimeError, with the
@@ -87,7 +92,9 @@ class Program:
         looked = 0.0
         while self.process.poll() is None:
             if time.monotonic() - looked > self.look:
-                self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
+                sizes = np.array([proportional(process.pid) for process in self._tree()])
+                peaks = np.maximum([self.memory_peak, self.anonymous_peak], sizes.sum(axis=0))
+                self.memory_peak, self.anonymous_peak = map(int, peaks)
                 looked = time.monotonic()
             times = psutil.cpu_times()
             self.busy.append(
@@ -145,12 +152,15 @@ def program(
             running.kill()
 
 
-def _pss(process: psutil.Process) -> int:
+def proportional(process: int) -> tuple[int, int]:
+    """Return the proportional set size of a process, and the part of it that is of no file, in
+    bytes; zeros if the process has ended."""
     try:
-        text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-        return 1024 * int(text.split("\nPss:")[1].split()[0])
-    except (OSError, IndexError):
-        return 0
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+        sizes = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+    except OSError:
+        return 0, 0
+    return 1024 * sizes["Pss"], 1024 * (sizes["Pss_Anon"] + sizes["Pss_Shmem"])
 
 
 def adopt_orphans() -> None:
