@@ -5,15 +5,17 @@ file of benchmarks/results without its suffix. Options choose what is shown of i
 
 - `peers=A,B` and `cases=TEXT`: only these rows;
 - `best=PEER`: one row a case, of that peer beside the best of the others;
-- `extra=A,B`: these figures of each row, in the place of its rate;
+- `extra=A,B`: these figures of each row, in the place of its rate; `A:TEXT` heads the column TEXT;
 - `latency`: a sentence on the latency of one row;
-- `chosen`: how often each algorithm was chosen, and how right that was.
+- `chosen`: how often each algorithm was chosen, and how right that was;
+- `slower`: the settings at which another algorithm was faster than the chosen one.
 
 In the place of NAME, `compared` gives each row of COMPARED, and `experiments` has options of its
-own: `behind=ALGORITHM` for the points at which another algorithm is faster, `paper=PREFIX` for a
-paper's experiments, one row each, `claims=PREFIX` for all of a paper's claims, `only=PREFIX` for
-these on the page about this paper, `contradictions` for the settings of which a paper states
-different figures. Below a table are the commit at which it was measured, and what has changed
+own: `behind=ALGORITHM` for the points at which another algorithm is faster,
+`behind-in-short=ALGORITHM` for their number and the lowest ratio, `paper=PREFIX` for a paper's
+experiments, one row each, `claims=PREFIX` for all of a paper's claims, `only=PREFIX` for these on
+the page about this paper, `contradictions` for the settings of which a paper states different
+figures. Below a table are the commit at which it was measured, and what has changed
 since.
 """
 
@@ -26,6 +28,7 @@ from benchmarks.changes import ROOT
 from benchmarks.experiment_tables import (
     all_of_paper,
     behind,
+    behind_in_short,
     claims_of,
     claims_of_paper,
     contradicted,
@@ -75,6 +78,7 @@ def block(name: str, arguments: str) -> str:
         [(kind, value)] = options.items()
         return {
             "behind": behind,
+            "behind-in-short": behind_in_short,
             "paper": of_paper,
             "only": all_of_paper,
             "claims": claims_of_paper,

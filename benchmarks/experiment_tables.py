@@ -6,9 +6,9 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.changes import changes_since, measured_at, to_measure_again
 from benchmarks.papers import EXPERIMENTS, Experiment
@@ -161,15 +161,69 @@ def contradicted(_: str = "") -> str:
     return "\n".join([*lines, ""])
 
 
+class Behind(NamedTuple):
+    """A point of an experiment at which another algorithm is faster, by the means over all
+    repetitions. half: half of the interval of the ratio, which is that of two independent means."""
+
+    experiment: str
+    data: str
+    memory: float
+    skew: float
+    fastest: str
+    ratio: float
+    half: float
+    changed: frozenset[str]  # algorithms to measure again
+
+    @property
+    def decided(self) -> bool:
+        return self.ratio + self.half < 1
+
+    def __str__(self) -> str:
+        undecided = "" if self.decided else ", not decided"
+        return f"{self.ratio:.2f} ± {self.half:.2f}{undecided}"
+
+
 def behind(ours: str) -> str:
-    """Return the points of experiments at which another algorithm is faster than `ours`, by the
-    means over all repetitions. The interval of the ratio is that of two independent means."""
+    """Return the points of experiments at which another algorithm is faster than `ours`."""
+    points = list(_behind(ours))
     lines = [
         "",
-        "| experiment | data | M, % of R | skew | fastest | of its rate |",
+        f"| experiment | data | M, % of R | skew | fastest algorithm | {ours}'s rate over its |",
         "| --- | --- | --: | --: | --- | --- |",
+        *(
+            f"| {p.experiment} | {p.data} | {p.memory:g} | {p.skew:g} | {p.fastest} | {p} |"
+            for p in points
+        ),
     ]
-    changed = set[str]()
+    return "\n".join([*lines, *_points_again(points), ""])
+
+
+def behind_in_short(ours: str) -> str:
+    """Return the number of these points, and the lowest ratio, for each data set and each fastest
+    algorithm."""
+    points = list(_behind(ours))
+    found: dict[tuple[str, str], list[Behind]] = {}
+    for p in points:
+        found.setdefault((p.data, p.fastest), []).append(p)
+    lines = [
+        "",
+        f"| data | fastest algorithm | points | decided | {ours}'s least rate over its |",
+        "| --- | --- | --: | --: | --- |",
+        *(
+            f"| {data} | {fastest} | {len(mine)} | {sum(p.decided for p in mine)} | "
+            f"{min(mine, key=lambda p: p.ratio)} |"
+            for (data, fastest), mine in found.items()
+        ),
+    ]
+    return "\n".join([*lines, *_points_again(points), ""])
+
+
+def _points_again(points: Iterable[Behind]) -> list[str]:
+    return to_measure_again(frozenset[str]().union(*(p.changed for p in points)))
+
+
+def _behind(ours: str) -> Iterator[Behind]:
+    """Yield the points of all experiments at which another algorithm is faster than `ours`."""
     for path in sorted(KEPT.glob("*.csv")):
         points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
         for r in _points(path):
@@ -182,20 +236,21 @@ def behind(ours: str) -> str:
             best = max(rows, key=lambda a: float(rows[a]["mu"]))
             if ours in rows and best != ours and float(rate) == 0:
                 ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
-                changed |= {
-                    a
-                    for a in (ours, best)
-                    if changes_since(*_commit(path.with_suffix(".txt")), (a,), [])
-                }
                 half = ratio * math.hypot(
                     *(float(rows[a]["mu_interval"]) / float(rows[a]["mu"]) for a in (ours, best))
                 )
-                undecided = ", not decided" if ratio + half >= 1 else ""
-                lines.append(
-                    f"| {path.stem} | {data} | {float(memory):g} | {float(skew):g} | "
-                    f"{best} | {ratio:.2f} ± {half:.2f}{undecided} |"
+                measured = _commit(path.with_suffix(".txt"))
+                changed = {a for a in (ours, best) if changes_since(*measured, (a,), [])}
+                yield Behind(
+                    path.stem,
+                    data,
+                    float(memory),
+                    float(skew),
+                    best,
+                    ratio,
+                    half,
+                    frozenset(changed),
                 )
-    return "\n".join([*lines, *to_measure_again(changed), ""])
 
 
 def _commit(path: Path) -> tuple[str, bool]:

@@ -55,6 +55,8 @@ def of_rows(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> st
         if "extra" in options
         else _chosen(rows)
         if "chosen" in options
+        else _slower(rows)
+        if "slower" in options
         else _shares(rows)
         if any("share" in r for r in rows)
         else _table(rows, options)
@@ -77,7 +79,8 @@ def _some(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> list
 
 def _table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> list[str]:
     lines = [
-        "| case | peer | a second | times the baseline | 95% interval | resident MB | remarks |",
+        "| case | peer | rate, a second | rate over the baseline's | 95% interval | peak MB | "
+        "remarks |",
         "| --- | --- | --: | --: | --- | --: | --- |",
     ]
     for r in _some(rows, options):
@@ -90,8 +93,9 @@ def _table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
 
 
 def _extra(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> list[str]:
-    names = options["extra"].split(",")
-    lines = [f"| case | peer | {' | '.join(names)} |", "| --- | --- " + "| --: " * len(names) + "|"]
+    columns = [c.partition(":") for c in options["extra"].split(",")]
+    names, heads = [name for name, *_ in columns], [head or name for name, _, head in columns]
+    lines = [f"| case | peer | {' | '.join(heads)} |", "| --- | --- " + "| --: " * len(names) + "|"]
     return lines + [
         f"| {r['case']} | {r['peer']} | " + " | ".join(f"{r['extra'][n]:.3g}" for n in names) + " |"
         for r in _some(rows, options)
@@ -114,8 +118,8 @@ def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one row for each algorithm: the number of settings at which it was chosen, and the
     ratio of its rate there to that of the fastest algorithm."""
     lines = [
-        "| chosen | settings | the fastest there | within a quarter of it | least rate over "
-        "the fastest's |",
+        "| chosen | settings | was the fastest | had at least 0.8 of the fastest's rate | least "
+        "share of that rate |",
         "| --- | --: | --: | --: | --: |",
     ]
     for algorithm, count in Counter(r["peer"] for r in rows).most_common():
@@ -127,13 +131,30 @@ def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _slower(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one row for each setting at which another algorithm was faster than the chosen one:
+    the ratio of their rates, and the ratio that the cost models expected."""
+    lines = [
+        "| setting | chosen | fastest | chosen's rate over the fastest's | the models expected |",
+        "| --- | --- | --- | --: | --: |",
+    ]
+    for r in sorted(rows, key=lambda r: r["ratio"]):
+        if r["ratio"] < 1:
+            mine, best = (r["predicted"].get(r[a]) for a in ("peer", "baseline"))
+            lines.append(
+                f"| {r['case']} | {r['peer']} | {r['baseline']} | {r['ratio']:.2f} | "
+                f"{f'{mine / best:.2f}' if best else ''} |"
+            )
+    return lines
+
+
 def compared() -> str:
     """Return a row for each of COMPARED: the ratio of Semistream's rate to the peer's in the same
     repetitions, and the peak resident memory of both."""
     lines = [
         "",
-        "| what | beside | times as fast | 95% interval | resident MB, and the other's |",
-        "| --- | --- | --: | --- | --: |",
+        "| Semistream | compared with | times as fast (95% interval) | peak MB: ours, theirs |",
+        "| --- | --- | --- | --: |",
     ]
     old = dict[str, None]()  # a dict keeps the order
     for c in COMPARED:
@@ -143,7 +164,7 @@ def compared() -> str:
         interval = f"{ratio.low:.3g}–{ratio.high:.3g}" if len(ours["rates"]) > 1 else "one run"
         undecided = ", not decided" if ratio.verdict is Verdict.NOT_DECIDED else ""
         lines.append(
-            f"| {c.what} | {c.beside} | {ratio.value:.3g} | {interval}{undecided} | "
+            f"| {c.what} | {c.beside} | {ratio.value:.3g} ({interval}{undecided}) | "
             f"{_resident(ours)}, {_resident(other)} |"
         )
         if _flaws_of(rows.values()):
@@ -160,8 +181,8 @@ def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
     """Return one row for each case: the best other peer, the ratio of the rate of `ours` to its
     rate, and the peers that had not settled and thus may be faster."""
     lines = [
-        f"| case | {ours}, a second | best of the others | a second | {ours}, times the best "
-        f"| 95% interval | not settled |",
+        f"| case | rate of {ours}, a second | best of the others | its rate, a second | "
+        f"rate of {ours} over its | 95% interval | not settled |",
         "| --- | --: | --- | --: | --: | --- | --- |",
     ]
     for case in dict.fromkeys(r["case"] for r in rows):

@@ -442,8 +442,8 @@ def test_a_peer_stands_beside_another(monkeypatch, tmp_path):
     ]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert result_tables.compared().splitlines()[3:] == [
-        "| join | Other | 0.5 | one run, not decided | 2, 2 |",
-        "| app | Other | 3 | 3–3 | 2, 2 |",
+        "| join | Other | 0.5 (one run, not decided) | 2, 2 |",
+        "| app | Other | 3 (3–3) | 2, 2 |",
         "",
         "**To be measured again**, as the code has changed since: x.",
     ]
@@ -455,7 +455,8 @@ def test_figures_of_rows_and_choices():
         for p, r in (("ssbj", 0.5), ("ssbj", 1.0), ("sscj", 0.9))
     ]
     refused = {"case": "c", "peer": "sscj", "note": "cannot run: M"}
-    extra = result_tables._extra([*rows, refused], {"extra": "p99,p50", "peers": "sscj"})
+    extra = result_tables._extra([*rows, refused], {"extra": "p99,p50:median", "peers": "sscj"})
+    assert extra[0] == "| case | peer | p99 | median |"
     assert extra[2:] == ["| c | sscj | 2 | 1.23 |"]
     waits = {"case": "10 tuples/s", "peer": "ssbj", "rate": 1, "extra": {"all p50": 0.44}}
     waits["extra"]["all p99"] = 1.26
@@ -467,6 +468,18 @@ def test_figures_of_rows_and_choices():
     assert result_tables._chosen(rows)[2:] == [
         "| ssbj | 2 | 1 | 1 | 0.50 |",
         "| sscj | 1 | 0 | 1 | 0.90 |",
+    ]
+
+
+def test_settings_at_which_the_choice_was_not_the_fastest():
+    """The worst first; of an algorithm that has no model nothing was expected."""
+    rows = [
+        {"case": c, "peer": "ssbj", "baseline": b, "ratio": r, "predicted": {"ssbj": 3, "sscj": 2}}
+        for c, b, r in (("a", "sscj", 0.9), ("b", "ssbj", 1.0), ("c", "ssj", 0.5))
+    ]
+    assert result_tables._slower(rows)[2:] == [
+        "| c | ssbj | ssj | 0.50 |  |",
+        "| a | ssbj | sscj | 0.90 | 1.50 |",
     ]
 
 
@@ -541,6 +554,8 @@ def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
         "| some | zipf | 5 | 1 | meshjoin | 0.95 ± 0.13, not decided |",
         "| some | zipf | 10 | 1 | meshjoin | 0.80 ± 0.11 |",
     ]
+    short = experiment_tables.behind_in_short("ssbj")
+    assert short.splitlines()[3:] == ["| zipf | meshjoin | 2 | 1 | 0.80 ± 0.11 |"]
     monkeypatch.setattr(changes, "has_changed", lambda commit, path: path.endswith("/meshjoin.py"))
     assert experiment_tables.behind("ssbj").endswith(
         "\n**To be measured again**: by today's meshjoin, which changed since.\n"
