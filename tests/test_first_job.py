@@ -76,7 +76,8 @@ def test_german_files_become_a_job_that_is_checked_without_writing(run, german):
     assert run("init", "verkauf.csv", "artikel.csv", "--out", "jobs/v.yaml")[0] == 2
 
     before = tree(german)
-    code, out, err = run("check", "jobs/v.yaml", "--json", "--max-wait", "60", "--rate", "1000")
+    limits = ("--max-wait", "60", "--rate", "1000")
+    code, out, err = run("check", "jobs/v.yaml", "--json", *limits)
     assert code == 0, out + err
     found = json.loads(out)
     assert (found["ok"], found["roles"][0]["matched"]) == (True, 0.95)
@@ -86,6 +87,10 @@ def test_german_files_become_a_job_that_is_checked_without_writing(run, german):
     assert {c["name"]: c["type"] for c in stream["columns"]}["Preis"] == "DECIMAL(15,2)"
     (prediction,) = found["predictions"]
     assert prediction["memory"] == found["memory"] == 64_000_000
+    assert (prediction["algorithm"], prediction["rate"]) == ("hash-join", None)
+    code, out, err = run("check", "jobs/v.yaml", "--json", "--memory", "100KB", *limits)
+    assert code == 0, out + err
+    (prediction,) = json.loads(out)["predictions"]
     assert prediction["rate"] > 1000 > prediction["busy"]
     code, out, _ = run("check", "jobs/v.yaml")
     assert "v.yaml" not in out

@@ -351,6 +351,11 @@ def test_one_of_several_roles_is_tuned(paths, capsys):
     assert "held whole" in split and "sold" in split and "returned" in split
     assert main(["tune", job, "--memory", "1MB", "--no-progress"]) == 0
     assert f"roles: a load of all roles splits M so: {split}" in capsys.readouterr().out
+    one = write(paths, "one", dimensions={"product": {"dimension": "product", "on": "sku"}})
+    assert main(["tune", one, "--memory", "2KB,1MB", "--json", "--no-progress"]) == 0
+    assert json.loads(capsys.readouterr().out)["roles"].keys() == {"1000000"}
+    assert main(["tune", one, "--memory", "1MB", "--no-progress"]) == 0
+    assert "a load holds R whole in memory: all of R takes about" in capsys.readouterr().out
 
 
 def test_the_short_form_is_one_role(paths):

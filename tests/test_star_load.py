@@ -23,6 +23,8 @@ from semistream.paths import Paths
 from semistream.pipeline.unmatched import list_unmatched
 from semistream.provisioning.dimensions import provision
 from semistream.sizing import star_plan
+from semistream.sizing.star_plan import choose_plan
+from semistream.streaming import semi_stream_planning
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sources.file_reader import FileReader
@@ -114,6 +116,49 @@ def test_roles_that_are_held_whole_let_no_tuple_wait(spark, sqlite_star):
     assert summary["cache_share"] > 0.9
     assert summary["longest_wait"] == 0
     assert sqlite_star.query("SELECT max(wait_longest) FROM load_batches") == [(0,)]
+
+
+def test_a_small_only_dimension_lets_no_tuple_wait(spark, sqlite_load):
+    """It is held whole, as one of several is, until it takes more than a sixteenth of M."""
+    auto = {"algorithm": "auto", "parameters": {}}
+    for version, memory, algorithms in (
+        ("first", "64MB", ["hash-join"]),
+        ("second", "64MB", ["hash-join"]),
+        ("third", "200KB", ["elevatorjoin", "hash-join"]),
+    ):
+        sqlite_load.publish(version)
+        sqlite_load.add_file(900)
+        summary = sqlite_load.run(spark, memory=memory, **auto)
+        assert summary["rows_read"] == 900 and summary["algorithm"] == algorithms[0]
+        found = sqlite_load.query("SELECT DISTINCT algorithm FROM load_batches ORDER BY 1")
+        assert [algorithm for (algorithm,) in found] == algorithms
+    read = "SELECT algorithm, max(waiting), sum(disk_tuples_read) > 0 FROM load_batches GROUP BY 1"
+    assert ("hash-join", 0, 0) in sqlite_load.query(read)
+    same(sqlite_load.lasting(sqlite_load.facts()), sqlite_load.lasting(sqlite_load.expected()[0]))
+    ((reason,),) = sqlite_load.query("SELECT reason FROM load_batches WHERE batch = 0 LIMIT 1")
+    assert "all of R takes about" in reason and "part is held whole" in reason
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "partitions", "plans"),
+    [("elevatorjoin", 2, 1), ("auto", 1, 1), ("auto", 2, 2)],
+    ids=["named", "one partition", "shared on one machine"],
+)
+def test_a_load_is_planned_once_before_its_first_batch(
+    spark, sqlite_star, monkeypatch, algorithm, partitions, plans
+):
+    """Before Spark, nobody knows whether operators will share an R that is held whole."""
+    sampled = list[int]()
+
+    def counting(*arguments, **named):
+        sampled.append(arguments[1].num_rows)
+        return choose_plan(*arguments, **named)
+
+    monkeypatch.setattr(semi_stream_planning, "choose_plan", counting)
+    sqlite_star.add_file(900)
+    sqlite_star.run(spark, algorithm=algorithm, partitions=partitions, parameters={})
+    assert sampled == [0] * plans + [900]
+    sqlite_star.check()
 
 
 def test_eight_roles(spark, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 import oracle
 from semistream.cost_models import TYPICAL
 from semistream.errors import NotEnoughMemory
+from semistream.master.manifest import Manifest
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import star_plan
@@ -86,6 +88,30 @@ def test_small_dimensions_are_held_whole_and_the_large_one_gets_the_rest(snapsho
     assert found.memory <= initial.memory and found.joins[0].memory > initial.joins[0].memory
     assert found.largest == 0 and initial.largest == 1
     assert "of M = 300,000 bytes part with" in found.reason and "shop is held whole" in found.reason
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_small_only_dimension_is_held_whole(snapshots, sales, partitions):
+    size = Manifest.read(Path(snapshots["shop"])).tuple_bytes * ROWS["shop"]
+
+    def planned(memory, algorithm="auto", one_machine=True):
+        shop, *_ = plan(snapshots, int(memory), partitions, algorithm).joins
+        each = int(memory) // partitions
+        initial = Plan((dataclasses.replace(shop, memory=each, parts=0, stride=1, share=1),))
+        found = choose_plan(initial, sales, TYPICAL, one_machine=one_machine)
+        assert algorithm != "auto" or found.initial().joins == initial.joins
+        return found
+
+    found = planned(17 * size)
+    assert whole(found) == {"shop"} and found.joins[0].parameters == {"sharers": partitions}
+    assert "all of R takes about" in found.reason and "shop is held whole" in found.reason
+    star = open_star(found.joins, sales.schema, 0)
+    assert star.memory_peak <= 17 * size / partitions
+    star.close()
+    assert not whole(planned(15 * size))  # R is more than a sixteenth of M
+    assert not whole(planned(17 * size, algorithm="ssbj"))
+    assert bool(whole(planned(17 * size, one_machine=False))) == (partitions == 1)
+    assert whole(planned(17 * partitions * size, one_machine=False)) == {"shop"}
 
 
 def test_a_sized_plan_knows_its_initial_plan(snapshots, sales):

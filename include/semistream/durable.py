@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from semistream import interrupts
 from semistream.errors import StateError
 
+T = TypeVar("T")
 BLOCK = 2 << 20  # bytes that a `DirectFile` writes at a time; the size of each of its two buffers
 SECTOR = 4096  # bytes; direct writes need multiples of it
 
@@ -71,14 +72,26 @@ def write_checked(path: Path, values: dict[str, Any], *, flush: bool = True) -> 
     write_json(path, {"crc32": _crc32(values), "values": values}, flush=flush)
 
 
+def checked(data: bytes) -> dict[str, Any]:
+    """Return the values in the content of a file that ``write_checked`` wrote. Raises ValueError,
+    KeyError or TypeError for another content."""
+    found = json.loads(data)
+    if found["crc32"] != _crc32(found["values"]):
+        raise ValueError("its checksum differs")
+    return found["values"]
+
+
 def read_checked(path: Path, remedy: str) -> dict[str, Any] | None:
     """Return the values that ``write_checked`` wrote; None if there is no such file. Raises
     StateError, with the remedy, when the file is damaged."""
+    return read_parsed(path, remedy, checked)
+
+
+def read_parsed(path: Path, remedy: str, parse: Callable[[bytes], T]) -> T | None:
+    """Return what ``parse`` returns for the content of a file; None if there is no such file.
+    Raises StateError, with the remedy, when ``parse`` raises one of the errors of ``checked``."""
     try:
-        found = json.loads(path.read_bytes())
-        if found["crc32"] != _crc32(found["values"]):
-            raise ValueError("its checksum differs")
-        return found["values"]
+        return parse(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as e:

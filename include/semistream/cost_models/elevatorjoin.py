@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Cut, Prediction, Workload, infeasible
@@ -35,6 +36,7 @@ from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, VISITED, WIDTHS
 
 FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of 100 absent keys pass
+passing = cache(false_positives)  # of these few, a search asks very often
 # seconds to cache a tuple of R in H_R, and a byte of it; measured with tuples of 4 and 14 columns
 FILL_TUPLE, FILL = 3e-7, 4e-9
 # the most sweeps of a run that are computed one by one; a smaller relative change of their tuples
@@ -242,8 +244,8 @@ def _predict(
             course=_course(work, sweep, cut, costs, whole),
         )
     # share of the stream, if all of it missed H_R
-    rejected = work.frequencies.absent * (1 - false_positives(bits))
-    work = replace(work, frequencies=work.frequencies.rejecting(1 - false_positives(bits)))
+    rejected = work.frequencies.absent * (1 - passing(bits))
+    work = replace(work, frequencies=work.frequencies.rejecting(1 - passing(bits)))
     sweep = _Sweep(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     disk = w_s(h_s=x.h_s, n=cut.number)

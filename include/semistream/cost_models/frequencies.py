@@ -140,6 +140,11 @@ class Frequencies:
         rarity = -np.log(np.maximum(self.p, 1e-300))
         return rarity.tolist(), np.log(self._ends[1:]).tolist()
 
+    @cached_property
+    def _rejecting(self) -> dict[float, Frequencies]:
+        """By share, what ``rejecting`` has returned: a search asks for few shares, very often."""
+        return {}
+
     def top(self, h: float) -> float:
         """Return p_N, the share of the stream that the h most frequent values take."""
         return _interpolate(h, *self._shares)
@@ -174,11 +179,13 @@ class Frequencies:
     def rejecting(self, share: float) -> Frequencies:
         """Return the frequencies in the remaining stream after a filter has rejected this share of
         the absent values."""
-        left = 1.0 - self.absent * share
-        lost = self.lost and Frequencies(
-            self.lost.p / left, self.lost.keys * (1 - share), self.lost.name
-        )
-        return Frequencies(self.p / left, self.keys, self.name, lost)
+        if share not in self._rejecting:
+            left = 1.0 - self.absent * share
+            lost = self.lost and Frequencies(
+                self.lost.p / left, self.lost.keys * (1 - share), self.lost.name
+            )
+            self._rejecting[share] = Frequencies(self.p / left, self.keys, self.name, lost)
+        return self._rejecting[share]
 
     def different(self, draws: float) -> float:
         """Return the expected number of distinct values among `draws` stream tuples."""

@@ -33,12 +33,11 @@ from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak, keep_freed
 from semistream.sizing import choose, known_costs, open_join
 from semistream.sizing.enough import with_enough
-from semistream.sizing.star import RoleShare, StarRole, StarSizes, size_star, widened
+from semistream.sizing.star import RoleShare, StarRole, StarSizes, is_small, size_star, widened
 
 if TYPE_CHECKING:
     from semistream.cost_models import Costs
 
-SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
 EXAMPLES = 3  # keys that are shown
 
 
@@ -219,7 +218,7 @@ def _open_role(
     size = master.tuple_count * master.tuple_bytes
     if share.whole:
         algorithm = HASH_JOIN.name
-    elif settings.auto and size <= min(SMALL, memory // 16):  # choosing would take longer
+    elif settings.auto and is_small(size, memory):
         algorithm = "elevatorjoin"
         reason = f"elevatorjoin: all of R, {size:,.0f} bytes, is read at once and kept in M"
         parameters = {"disk_tuples": max(master.tuple_count, 1), "filter_bits": -1}

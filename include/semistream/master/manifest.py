@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import base64
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from semistream.durable import read_checked, write_checked
+from semistream.durable import checked, read_parsed, write_checked
 from semistream.errors import StateError
 from semistream.keys import JoinKeys, master_keys
 from semistream.master.published import ANEW, MANIFEST
@@ -87,18 +88,25 @@ class Manifest:
     def read(cls, directory: Path) -> Manifest:
         """Read the manifest of a snapshot. Raises StateError when the directory holds no snapshot,
         or a damaged one."""
-        values = read_checked(directory / MANIFEST, ANEW)
-        if values is None:
+        manifest = read_parsed(directory / MANIFEST, ANEW, _parsed)
+        if manifest is None:
             raise StateError(f"{directory} holds no snapshot: there is no {MANIFEST}. {ANEW}")
-        del values["exact"], values["key_types"]
-        return cls(
-            **values
-            | {
-                "schema": decode_schema(values["schema"]),
-                "key_columns": tuple(values["key_columns"]),
-                "buckets": tuple(BucketInfo(**b) for b in values["buckets"]),
-            }
-        )
+        return manifest
+
+
+@lru_cache(maxsize=16)  # the planning of a load reads each manifest some thirty times
+def _parsed(data: bytes) -> Manifest:
+    """Return the manifest in a file's content. Raises the errors of ``checked``."""
+    values = checked(data)
+    del values["exact"], values["key_types"]
+    return Manifest(
+        **values
+        | {
+            "schema": decode_schema(values["schema"]),
+            "key_columns": tuple(values["key_columns"]),
+            "buckets": tuple(BucketInfo(**b) for b in values["buckets"]),
+        }
+    )
 
 
 def encode_schema(schema: pa.Schema) -> str:

@@ -238,40 +238,42 @@ class SnapshotRelation(MasterRelation):
         zones, rows, pages = [], [], [0]
         for b in owned:
             count = -(-b.rows // p)
-            path = bucket_file(self.directory, b.bucket, "codes")
-            try:
-                with open(path, "rb") as f:
-                    f.seek(8 * b.rows)
-                    data = f.read(8 * (ZONE * count + 1))
-            except OSError as e:
-                raise StateError(f"{path} cannot be read: {e.strerror}. {ANEW}") from None
-            zone = np.frombuffer(data[: len(data) // 8 * 8], np.int64)
-            if (
-                len(zone) <= ZONE * count
-                or signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]
-            ):
-                raise StateError(
-                    f"{path} is damaged at its zone map, or of an earlier version. {ANEW}"
-                )
-            zones.append(zone[:-1].reshape(count, ZONE))
+            zones.append(self._read_zone(b, count))
             rows += [p] * (count - 1) + [b.rows - p * (count - 1)]
             pages.append(pages[-1] + count)
-        zone = np.concatenate(zones) if zones else np.empty((0, ZONE), np.int64)
+        zone = np.frombuffer(b"".join(zones), np.int64).reshape(-1, ZONE)
         self._first, self._last, self._page_bytes, self._page_sums, self._codes_sums = (
             np.ascontiguousarray(zone[:, i]) for i in range(ZONE)
         )
         self._page_rows = np.array(rows, np.int64)
         self._bucket_pages, self._bucket_rows = np.array(pages, np.int64), [b.rows for b in owned]
         # ends of the pages in the Arrow files, over all buckets in a row
-        ends = np.cumsum(self._page_bytes - 8 * self._page_rows)
+        ends = np.append(0, np.cumsum(self._page_bytes - 8 * self._page_rows))
         head = _head_bytes(self.schema)  # counted with a file's first page
         self._offsets = []
         for first, last in itertools.pairwise(pages):
-            before = ends[first - 1] if first else 0
-            self._offsets.append(np.concatenate([[head], ends[first:last] - before]))
+            offsets = ends[first : last + 1] - ends[first]
+            offsets[0] = head
+            self._offsets.append(offsets)
         # bucket -> index among the owned buckets
         self._owned = np.full(self.manifest.bucket_count, -1, np.int32)
         self._owned[list(self.buckets)] = np.arange(len(owned), dtype=np.int32)
+
+    def _read_zone(self, bucket: BucketInfo, pages: int) -> bytes:
+        """Return the zone map of a bucket, int64[pages, ZONE], as bytes. Raises StateError."""
+        path, size = bucket_file(self.directory, bucket.bucket, "codes"), 8 * ZONE * pages
+        try:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                data = os.pread(file, size + 8, 8 * bucket.rows)
+            finally:
+                os.close(file)
+        except OSError as e:
+            raise StateError(f"{path} cannot be read: {e.strerror}. {ANEW}") from None
+        zone, checksum = data[:size], data[size:]
+        if xxh3_64_intdigest(zone).to_bytes(8, "little") != checksum:
+            raise StateError(f"{path} is damaged at its zone map, or of an earlier version. {ANEW}")
+        return zone
 
     def _cut(self, partition_tuples: int) -> None:
         """Group consecutive pages into partitions of at most `partition_tuples` tuples."""

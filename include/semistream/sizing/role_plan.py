@@ -103,6 +103,11 @@ class RolePlan(JoinPlan):
         return self.algorithm == HASH_JOIN.name and self.auto
 
     @property
+    def may_be_whole(self) -> bool:
+        """Whether R may be held whole in memory, by the cost models' choice or the user's."""
+        return self.auto or self.algorithm == HASH_JOIN.name
+
+    @property
     def kind(self) -> RoleKind:
         return RoleKind(self.role, self.join_type == "inner", self.many)
 

@@ -51,25 +51,30 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
     limits = [tuple(map(math.log, kinds[n].bounds(work, memory))) for n in names]
 
     @functools.cache
-    def cost(*sizes: float) -> float:
-        """Return ln of the seconds per stream tuple."""
-        mu = predict(
-            algorithm, work, memory, costs, **dict(zip(names, sizes, strict=True)), **given
-        ).worth
+    def predicted(*sizes: float) -> Prediction:
+        chosen = dict(zip(names, sizes, strict=True))
+        return predict(algorithm, work, memory, costs, **chosen, **given)
+
+    def cost(x: Iterable[float]) -> float:
+        """Return ln of the seconds per stream tuple with the possible sizes nearest to those with
+        the logarithms x."""
+        near = (kinds[n].nearest(math.exp(v), work, memory) for n, v in zip(names, x, strict=True))
+        mu = predicted(*near).worth
         return -math.log(mu) if mu > 0 else NEVER
 
-    def possible(x: Iterable[float]) -> float:
-        """Return the cost of the possible sizes nearest to those with the logarithms x."""
-        near = (kinds[n].nearest(math.exp(v), work, memory) for n, v in zip(names, x, strict=True))
-        return cost(*near)
+    def rounded() -> Prediction:
+        """Return the prediction with the best possible sizes near ``sizes``: whole pages, whole
+        tuples."""
+        options = [kinds[n].near(size, work, memory) for n, size in sizes.items()]
+        return max(itertools.starmap(predicted, itertools.product(*options)), key=lambda p: p.worth)
 
-    best = _minimum(possible, limits) if names else ()
+    best = _minimum(cost, limits) if names else ()
     sizes = dict(zip(names, map(math.exp, best), strict=True))
-    found = _rounded(algorithm, work, memory, costs, sizes, given)
+    found = rounded()
     # R's largest partition may be far larger than the average one
     while found.rate <= 0 and sizes.get("disk_tuples", 0) > work.page_tuples:
         sizes["disk_tuples"] /= 2
-        found = _rounded(algorithm, work, memory, costs, sizes, given)
+        found = rounded()
     if found.rate <= 0:
         raise ConfigError(
             "memory",
@@ -182,22 +187,3 @@ def _steps(limits: list[tuple[float, ...]]) -> list[float]:
     """Return half the distance between two points of the grid, of each size."""
     points = [FIRST, *itertools.repeat(OTHERS, len(limits) - 1)]
     return [(high - low) / (n - 1) / 2 for n, (low, high) in zip(points, limits, strict=True)]
-
-
-def _rounded(
-    algorithm: str,
-    work: Workload,
-    memory: float,
-    costs: Costs,
-    sizes: dict[str, float],
-    given: dict[str, float],
-) -> Prediction:
-    """Return the prediction with the best possible sizes near the given ones: whole pages, whole
-    tuples."""
-    kinds = MODELS[algorithm].sizes
-    options = [kinds[name].near(size, work, memory) for name, size in sizes.items()]
-    found = [
-        predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)), **given)
-        for option in itertools.product(*options)
-    ]
-    return max(found, key=lambda p: p.worth)

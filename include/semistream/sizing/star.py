@@ -35,6 +35,7 @@ from semistream.sizing.choice import SMALLEST
 from semistream.sizing.search import EVEN, tune
 from semistream.sizing.workload import describe
 
+SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
 PARTS = 32  # shares are multiples of M / PARTS
 LEVELS = 7  # sizes of memory for which a role's rate is predicted; between them it is interpolated
 LEAST_SHARE = 1 / 256  # of M, the smallest of these
@@ -82,6 +83,12 @@ class StarSizes:
     seconds: float = math.inf
 
 
+def is_small(size: float, memory: int) -> bool:
+    """Return whether an R of `size` bytes is kept in M without asking the cost models, because that
+    would take longer than to read R."""
+    return size <= min(SMALL, memory // 16)
+
+
 def size_star(
     roles: Sequence[StarRole],
     sample: pa.RecordBatch,
@@ -112,12 +119,14 @@ def size_star(
         waiting = list(chain.members)
     if not waiting and (shares := chain.all_whole()) is not None:
         together = sum(member.whole for member in chain.members.values())
-        return StarSizes(
-            shares,
-            f"all dimensions are held whole, in about {together:,} of M = {memory:,} bytes, in the "
-            f"order {', '.join(share.role for share in shares)}",
-            0.0,
+        of = f"about {together:,} of M = {memory:,} bytes"
+        order = ", ".join(share.role for share in shares)
+        reason = (
+            f"all dimensions are held whole, in {of}, in the order {order}"
+            if len(shares) > 1
+            else f"all of R takes {of}"
         )
+        return StarSizes(shares, reason, 0.0)
     even = chain.even()
     if algorithm == HASH_JOIN.name:
         return StarSizes(even, chain.reason(even) + ", an even split")

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +22,22 @@ from semistream.cost_models import Costs
 from semistream.cost_models.bound import Demand
 from semistream.errors import NotEnoughMemory
 from semistream.joins.registry import HASH_JOIN
+from semistream.master.manifest import Manifest
 from semistream.settings import AUTO
 from semistream.sizing.enough import with_enough
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.search import EVEN
 from semistream.sizing.shares import choices
-from semistream.sizing.star import GAIN, Described, RoleShare, StarRole, StarSizes, size_star
+from semistream.sizing.star import (
+    GAIN,
+    Described,
+    RoleShare,
+    StarRole,
+    StarSizes,
+    is_small,
+    size_star,
+)
 from semistream.sketches import SkimmedSketch
 
 
@@ -91,7 +101,8 @@ def size_plan(
     one_machine: bool = False,
 ) -> Plan[RolePlan]:
     """Return the plan of a star with the shares of lowest cost, and with the sizes of
-    ``size_star``. A plan with a single role is returned unchanged.
+    ``size_star``. A plan with a single role is returned unchanged, unless its R is so small that it
+    is held whole.
 
     sample: stream tuples, of which those of the slowest partition count. former: the plan in use,
     whose shares are kept unless others are faster by GAIN, if they were chosen from a sample.
@@ -100,7 +111,7 @@ def size_plan(
     one machine, and so share an R held whole. Otherwise the memory of each operator includes all of
     it, because each operator may be on a different machine.
     """
-    if len(initial.joins) == 1:
+    if len(initial.joins) == 1 and not _is_small(initial, one_machine):
         return initial
     plans, margin = choices(initial), EVEN
     if former is not None and any(join.owners for join in former.joins):
@@ -109,6 +120,14 @@ def size_plan(
     if not sample.num_rows:
         plans = plans[:1]
     return size_plans(plans, sample, costs, former, history, margin, one_machine=one_machine)
+
+
+def _is_small(plan: Plan[RolePlan], one_machine: bool) -> bool:
+    """Return whether the only R of a plan is small, and the user named no algorithm."""
+    (join,) = plan.joins
+    manifest = Manifest.read(Path(join.snapshot))
+    memory = plan.memory * (plan.partitions if one_machine else 1)
+    return join.auto and is_small(manifest.tuple_count * manifest.tuple_bytes, memory)
 
 
 def size_plans(

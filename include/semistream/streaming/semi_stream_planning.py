@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import Engine
@@ -59,6 +60,8 @@ class SemiStreamPlanner:
         self.bound = WaitingBound(settings.max_wait, settings.interval)
         self.chosen = False
         self.plan: Plan[RolePlan]
+        # what `without_sample` has returned last, and for what
+        self._unsampled: tuple[tuple[Any, ...], Plan[RolePlan]] | None = None
         # the last plan that was opened, for which streams, and what `_opened` has returned
         self._last: tuple[Plan[RolePlan], tuple[pa.Schema, ...], Opened] | None = None
 
@@ -129,10 +132,15 @@ class SemiStreamPlanner:
         return UNKNOWN
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan[RolePlan]:
-        nothing = pa.RecordBatch.from_pylist([], streams[0])
-        return choose_plan(
-            self.wanted(partitions), nothing, self.costs, one_machine=self.one_machine
-        )
+        wanted = self.wanted(partitions)
+        # only an R that is held whole is shared by the operators of a machine
+        may_share = partitions > 1 and any(join.may_be_whole for join in wanted.joins)
+        shared = self.one_machine and may_share
+        asked = wanted, streams, shared
+        if self._unsampled is None or self._unsampled[0] != asked:
+            nothing = pa.RecordBatch.from_pylist([], streams[0])
+            self._unsampled = asked, choose_plan(wanted, nothing, self.costs, one_machine=shared)
+        return self._unsampled[1]
 
     def change(
         self,

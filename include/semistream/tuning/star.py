@@ -1,5 +1,4 @@
-"""The cost models' choice of shares, and their split of M, for a load of a job with several
-roles."""
+"""The cost models' choice of shares, and their split of M, for a load of a job."""
 
 from __future__ import annotations
 
@@ -28,14 +27,12 @@ class RolesSizes:
 def splits(
     sizing: SizingInput, paths: Paths, budgets: Iterable[int], costs: Costs
 ) -> dict[int, RolesSizes]:
-    """Return the sizes by M, in bytes. The result is empty for a job with one role. Each operator
-    has the P-th part of M, and all operators run on this machine. Raises ConfigError for a
-    dimension that was not published."""
+    """Return the sizes by M, in bytes. For a job with one role, the result has only an M in which
+    its R is held whole. Each operator has the P-th part of M, and all operators run on this
+    machine. Raises ConfigError for a dimension that was not published."""
     roles = sizing.job.roles
-    if len(roles) == 1:
-        return {}
-    versions = []
-    for role in roles:
+    versions = [sizing.snapshot] if len(roles) == 1 else []
+    for role in roles if len(roles) > 1 else ():
         master = open_snapshot(snapshot_root(paths.snapshots, role.dimension.name, role.key))
         master.close()
         versions.append(master.directory)
@@ -44,5 +41,6 @@ def splits(
         settings = JoinSettings.load({"memory": memory})
         initial = initial_plan(settings, sizing.job, versions, sizing.partitions, lambda _: None)
         plan = size_plan(initial, sizing.sample, costs, one_machine=True)
-        found[memory] = RolesSizes(plan.shares, plan.joins[0].sizes_reason)
+        if reason := plan.joins[0].sizes_reason:
+            found[memory] = RolesSizes(plan.shares, reason)
     return found

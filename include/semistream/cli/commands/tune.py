@@ -56,6 +56,8 @@ def run(arguments: Namespace) -> int:
         )
         roles = splits(sizing, paths, map(int, settings.memory), costs)
     value = found.as_dict() | ({"scale_out": plans} if plans else {})
+    several = len(sizing.job.roles) > 1
+    does = "of all roles splits M so" if several else "holds R whole in memory"
     if roles:
         value["roles"] = {memory: of.reason for memory, of in roles.items()}
         value["shares"] = {memory: of.shares for memory, of in roles.items()}
@@ -65,8 +67,7 @@ def run(arguments: Namespace) -> int:
         for table in (*found.tables(), *scale_out.tables(plans)):
             console.print_table(screen, table)
         console.print_remarks(
-            console.text_console(),
-            roles=[f"a load of all roles splits M so: {of.reason}" for of in roles.values()],
+            console.text_console(), roles=[f"a load {does}: {of.reason}" for of in roles.values()]
         )
 
     console.show(arguments.json, value, render)
