@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from semistream.job import SIDES, surrogate_key
 from semistream.joins import JoinState
 from semistream.joins.hash_join import HashJoin
 from semistream.joins.star import RoleJoin, Star, StarOutput
-from semistream.joins.waits import Waits
+from semistream.joins.statistics import JoinStatistics
 from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
 from semistream.warehouse.inferred import INFERRED
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from semistream.stream_joins.sources import PunctuationSource
     from semistream.streaming.waiting import Pace
 
+COUNTED = (  # totals of a join that the ledger has of a load
+    "rows_read",
+    "matched",
+    "unmatched",
+    "output_rows",
+    "cache_hits",
+    "disk_tuples_read",
+    "bytes_read",
+    "seconds",
+)
 Refused = Counter[tuple[int, Reason]]  # tuples rejected before the operator, by side and reason
 
 
@@ -57,25 +67,25 @@ class Finished(NamedTuple):
 
 
 class JoinOperator(Protocol):
-    """An operator in a task. first: how many of its output columns belong to the (left) stream;
-    sketched: whether its keys can be sketched for the ledger."""
+    """An operator in a task. first: how many of its output columns belong to the (left) stream."""
 
     output_schema: pa.Schema
     first: int
-    sketched: ClassVar[bool]
 
     @property
     def portable(self) -> bool:
         """Return whether the operator can move to another process in its present state."""
 
     def begin(self, at: float) -> None:
-        """Record the start of a micro-batch. at: a time on time.perf_counter."""
+        """Record the start of a load, from which ``counted`` counts. at: a time on
+        time.perf_counter."""
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Process tuples of a side."""
 
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
-        """Add a sample of the tuples' join keys to the sketch, which draws the sample."""
+        """Add a sample of the tuples' join keys to the sketch, which draws the sample. Two streams
+        are not sketched."""
 
     def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
         """End the micro-batch after all of its tuples were processed. pace: how many of the waiting
@@ -88,13 +98,8 @@ class JoinOperator(Protocol):
     def waiting(self) -> int:
         """The number of tuples that wait for the disk."""
 
-    def count(self) -> Any:
-        """Return the operator's counts so far, for use in ``counted``."""
-
-    def counted(
-        self, load: LoadRecord, before: Any, refused: Refused, states: Sequence[str]
-    ) -> LoadRecord:
-        """Return the record completed with the counts of the work since ``before``. states: the
+    def counted(self, load: LoadRecord, refused: Refused, states: Sequence[str]) -> LoadRecord:
+        """Return the record completed with the counts of the work since ``begin``. states: the
         names of the state files after this work."""
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
@@ -113,7 +118,6 @@ class SemiStreamOperator:
     """The operator that joins a stream with dimensions, in one role or in several."""
 
     portable = True
-    sketched: ClassVar[bool] = True
 
     def __init__(self, star: Star, largest: int = 0, unknown: Mapping[str, int] | None = None):
         """Create the operator. largest: the number of the join with the largest R, whose keys are
@@ -122,9 +126,11 @@ class SemiStreamOperator:
         self.largest, self.unknown = largest, unknown or {}
         self._facts = Counter[str]()  # by role, joined rows with an inferred member so far
         self._lacking = Counter[str]()  # by role, joined rows without a row of it so far
+        self._before: list[_Counts] = []  # of each role, when the load began
 
     def begin(self, at: float) -> None:
         self.star.begin(at)
+        self._before = [self._counts(each) for each in self.star.joins]
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return self._finished(self.star.process(tuples))
@@ -199,41 +205,34 @@ class SemiStreamOperator:
     def waiting(self) -> int:
         return self.star.waiting
 
-    def count(self) -> list[dict[str, Any]]:
-        return [deepcopy(self._totals(each)) for each in self.star.joins]
+    def _counts(self, each: RoleJoin) -> _Counts:
+        return _Counts(
+            JoinStatistics(**deepcopy(each.join.stats.as_dict())),
+            self.star.waiting_in(each),
+            0 if each.members is None else each.members.tuples,
+            self._facts[each.role],
+            self._lacking[each.role],
+        )
 
-    def _totals(self, each: RoleJoin) -> dict[str, Any]:
-        counts = {
-            "waiting": self.star.waiting_in(each),
-            "inferred": 0 if each.members is None else each.members.tuples,
-            "facts": self._facts[each.role],
-            "lacking": self._lacking[each.role],
-        }
-        return each.join.stats.as_dict() | counts
-
-    def counted(
-        self,
-        load: LoadRecord,
-        before: list[dict[str, Any]],
-        refused: Refused,
-        states: Sequence[str],
-    ) -> LoadRecord:
-        joins, nothing = self.star.joins, Refused()
-        work = [_Work(self._totals(each), was) for each, was in zip(joins, before, strict=True)]
+    def counted(self, load: LoadRecord, refused: Refused, states: Sequence[str]) -> LoadRecord:
+        joins, before, nothing = self.star.joins, self._before, Refused()
+        work = [self._counts(each).since(was) for each, was in zip(joins, before, strict=True)]
         inputs = tuple(
-            self._input(each, of, nothing if number else refused, state)
-            for number, (each, of, state) in enumerate(zip(joins, work, states, strict=True))
+            self._input(each, was.waiting, of, nothing if number else refused, state)
+            for number, (each, was, of, state) in enumerate(
+                zip(joins, before, work, states, strict=True)
+            )
         )
         # a role that is held whole lets none wait
         waited = [
-            of
+            (of.join.waits, of.finished)
             for each, of in zip(joins, work, strict=True)
             if of.finished and not (len(joins) > 1 and isinstance(each.join, HashJoin))
         ]
         finished = any(of.finished for of in work)
-        reads = sum(of.done("rows_read") for of in work)
-        hits = sum(of.done("cache_hits") for of in work)
-        disk_tuples = sum(of.done("disk_tuples_read") for of in work)
+        reads = sum(of.join.rows_read for of in work)
+        hits = sum(of.join.cache_hits for of in work)
+        disk_tuples = sum(of.join.disk_tuples_read for of in work)
         master_tuples = sum(each.join.master.tuple_count for each in joins)
         return replace(
             load,
@@ -245,46 +244,47 @@ class SemiStreamOperator:
             # as a share of the tuples that the roles have got, of which a further role gets fewer
             cache_hits=round(inputs[0].rows_read * hits / reads) if reads else 0,
             disk_tuples_read=disk_tuples,
-            bytes_read=sum(of.done("bytes_read") for of in work),
+            bytes_read=sum(of.join.bytes_read for of in work),
             r_cycles=disk_tuples / max(master_tuples, 1),
-            seconds=sum(of.done("seconds") for of in work),
+            seconds=sum(of.join.seconds for of in work),
             # an upper bound if there are several roles: a tuple that waits longest in one may have
             # waited less in another
-            wait_median=sum(of.waits.median(of.finished) for of in waited) if finished else None,
-            wait_longest=sum(of.waits.longest for of in waited) if finished else None,
+            wait_median=sum(waits.median(n) for waits, n in waited) if finished else None,
+            wait_longest=sum(waits.longest for waits, _ in waited) if finished else None,
             memory_peak=self.star.memory_peak,
             memory=self.star.memory,
         )
 
-    def _input(self, each: RoleJoin, work: _Work, refused: Refused, state: str) -> InputCounts:
-        """Return the counts of a role. refused: by reason, the number of tuples that were rejected
-        before the operator."""
-        now, rejects, several = work.now, self.star.rejects(each), len(self.star.joins) > 1
-        inferred, passed = work.done("inferred"), work.rows(each)
-        missed = 0 if rejects else work.done("unmatched") - inferred
+    def _input(
+        self, each: RoleJoin, waited: int, work: _Counts, refused: Refused, state: str
+    ) -> InputCounts:
+        """Return the counts of a role. waited: the number of tuples that waited when the load
+        began; work: the counts of the load; refused: by reason, the number of tuples that were
+        rejected before the operator."""
+        rejects, several = self.star.rejects(each), len(self.star.joins) > 1
+        join, inferred, passed = work.join, work.inferred, work.rows(each)
+        missed = 0 if rejects else join.unmatched - inferred
         # of several roles without ``many`` a tuple has matched as soon as it goes on
-        matched = passed if several and not each.many else work.done("matched") + missed + inferred
-        rejected = _rejected(
-            0, now["rejected"] if rejects else {}, work.before["rejected"], refused
-        )
+        matched = passed if several and not each.many else join.matched + missed + inferred
+        rejected = _rejected(0, join.rejected if rejects else {}, refused)
         if rejects and inferred:
             rejected[Reason.NO_MATCH] -= inferred
         return InputCounts(
             each.role,
-            work.before["waiting"],
-            work.done("rows_read") + refused.total(),
+            waited,
+            join.rows_read + refused.total(),
             matched,
             rejected,
-            now["waiting"],
+            work.waiting,
             state,
             each.join.master.name,
             each.join.master.version,
-            cache_hits=work.done("cache_hits"),
-            bytes_read=work.done("bytes_read"),
+            cache_hits=join.cache_hits,
+            bytes_read=join.bytes_read,
             missed=missed,
             passed=passed if several else None,
-            inferred=work.done("facts"),
-            lacking=work.done("lacking"),
+            inferred=work.facts,
+            lacking=work.lacking,
         )
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
@@ -299,28 +299,43 @@ class SemiStreamOperator:
             vars(each.join).clear()
 
 
-class _Work(NamedTuple):
-    """The work of a join in a load. now, before: its statistics after and before the load."""
+class _Counts(NamedTuple):
+    """The counts of a role so far, or of a load. join: the totals of its join, of which COUNTED,
+    waits and rejected are those of a load; waiting: the number of tuples that wait in the role now;
+    inferred: that of tuples with an inferred member; facts, lacking: those of joined rows with an
+    inferred member, and without a row of the dimension."""
 
-    now: dict[str, Any]
-    before: dict[str, Any]
+    join: JoinStatistics
+    waiting: int
+    inferred: int
+    facts: int
+    lacking: int
 
-    def done(self, name: str) -> Any:
-        return self.now[name] - self.before[name]
+    def since(self, before: _Counts) -> _Counts:
+        """Return the counts of the work since ``before``."""
+        now, was = self.join, before.join
+        join = replace(
+            now,
+            **{name: getattr(now, name) - getattr(was, name) for name in COUNTED},
+            waits=now.waits.since(was.waits),
+            rejected=Counter(now.rejected) - Counter(was.rejected),
+        )
+        return _Counts(
+            join,
+            self.waiting,
+            self.inferred - before.inferred,
+            self.facts - before.facts,
+            self.lacking - before.lacking,
+        )
 
     def rows(self, each: RoleJoin) -> int:
         """Return how many rows have left the join. In a left join, tuples with an inferred member
         are already included in the join's count."""
-        return int(self.done("output_rows") + (self.done("inferred") if each.kind.inner else 0))
+        return self.join.output_rows + (self.inferred if each.kind.inner else 0)
 
     @property
     def finished(self) -> int:
-        return int(self.done("matched") + self.done("unmatched"))
-
-    @property
-    def waits(self) -> Waits:
-        waits: Waits = self.now["waits"]
-        return waits.since(self.before["waits"])
+        return self.join.matched + self.join.unmatched
 
 
 class StreamStreamOperator:
@@ -332,13 +347,12 @@ class StreamStreamOperator:
     other partitions.
     """
 
-    sketched: ClassVar[bool] = False
-
     def __init__(
         self, join: StreamStreamJoin, sources: tuple[list[PunctuationSource], ...], alone: bool
     ):
         self.join, self.output_schema, self.sources = join, join.output_schema, sources
         self.first, self.alone = len(join.spec.schemas[0]), alone
+        self._before = deepcopy(join.stats)  # when the load began
 
     @property
     def portable(self) -> bool:
@@ -347,7 +361,8 @@ class StreamStreamOperator:
         return not self.join.state.uses_disk
 
     def begin(self, at: float) -> None:
-        pass  # tuples are held for later ones: the ledger has no waits for them
+        # tuples are held for later ones: the ledger has no waits for them
+        self._before = deepcopy(self.join.stats)
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return self._finished(self._process(side, tuples, self.sources[side]))
@@ -414,26 +429,20 @@ class StreamStreamOperator:
     def waiting(self) -> int:
         return 0
 
-    def count(self) -> dict[str, Any]:
-        return deepcopy(self.join.stats.as_dict())
-
-    def counted(
-        self, load: LoadRecord, before: dict[str, Any], refused: Refused, states: Sequence[str]
-    ) -> LoadRecord:
-        now, sides = self.join.stats.as_dict(), list[InputCounts]()
-        for side, name in enumerate(SIDES):
-            a, b = before[name], now[name]
+    def counted(self, load: LoadRecord, refused: Refused, states: Sequence[str]) -> LoadRecord:
+        now, before, sides = self.join.stats, self._before, list[InputCounts]()
+        for side, (name, a, b) in enumerate(zip(SIDES, before.sides, now.sides, strict=True)):
             outside = sum(n for (of, _), n in refused.items() if of == side)
             sides.append(
                 InputCounts(
                     name,
-                    a["held"],
-                    b["rows_read"] - a["rows_read"] + outside,
-                    b["matched"] - a["matched"],
-                    _rejected(side, b["unmatched"], a["unmatched"], refused),
-                    b["held"],
+                    a.held,
+                    b.rows_read - a.rows_read + outside,
+                    b.matched - a.matched,
+                    _rejected(side, Counter(b.unmatched) - Counter(a.unmatched), refused),
+                    b.held,
                     states[0],
-                    on_disk=b["on_disk"],
+                    on_disk=b.on_disk,
                 )
             )
         return replace(
@@ -441,11 +450,11 @@ class StreamStreamOperator:
             inputs=tuple(sides),
             rows_read=sum(side.rows_read for side in sides),
             matched=sum(side.matched for side in sides),
-            output_rows=now["output_rows"] - before["output_rows"],
-            bytes_read=now["bytes_read"] - before["bytes_read"],
-            seconds=now["seconds"] - before["seconds"],
-            memory_peak=now["memory_peak"],
-            memory=now["memory"],
+            output_rows=now.output_rows - before.output_rows,
+            bytes_read=now.bytes_read - before.bytes_read,
+            seconds=now.seconds - before.seconds,
+            memory_peak=now.memory_peak,
+            memory=now.memory,
         )
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
@@ -473,10 +482,8 @@ def _texts(propagated: Propagated, patterns: bool) -> list[str]:
     return [json.dumps(pattern, default=str) for pattern in [*constants, *others]]
 
 
-def _rejected(
-    side: int, now: dict[str, int], before: dict[str, int], refused: Refused
-) -> dict[Reason, int]:
-    """Return by reason how many tuples of a side the operator has not matched since ``before``, and
-    how many were rejected before they reached the operator."""
-    since = {Reason(reason): n for reason in now if (n := now[reason] - before.get(reason, 0))}
-    return since | {reason: n for (of, reason), n in refused.items() if of == side}
+def _rejected(side: int, unmatched: Mapping[str, int], refused: Refused) -> dict[Reason, int]:
+    """Return by reason how many tuples of a side the operator has not matched, and how many were
+    rejected before they reached the operator. unmatched: the former, by reason."""
+    by_reason = {Reason(reason): n for reason, n in unmatched.items()}
+    return by_reason | {reason: n for (of, reason), n in refused.items() if of == side}

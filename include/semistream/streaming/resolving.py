@@ -184,7 +184,7 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
     operator = open_operator(work.plan, (staged.schema,), partition, work.sink)
     assert isinstance(operator, SemiStreamOperator)  # two streams resolve nothing
     operator.begin(began)
-    before, placement = operator.count(), work.plan.placement(work.streams)
+    placement = work.plan.placement(work.streams)
     at = len(work.streams[0])  # the position of the number among the columns
     joined_schema = operator.output_schema.remove(at)
     try:
@@ -209,7 +209,7 @@ def _resolve_partition(work: Work, file: str, partition: int) -> LoadRecord:
                 results.write(output)
             spool.resolve(results.origins())
             states = ("",) * len(work.plan.joins)  # nothing waits, and the next load begins anew
-            record = operator.counted(work.load(partition), before, Refused(), states)
+            record = operator.counted(work.load(partition), Refused(), states)
             record = work.sink.write(work.checked(_counted(record, results)), spool)
             return timed(record, 0.0, began)
     finally:

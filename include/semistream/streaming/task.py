@@ -141,12 +141,8 @@ class Work:
             return done
         operator = self._operator(partition)
         operator.begin(began)
-        before = operator.count()
-        sketch = (
-            SampledSketch((self.batch, self.drain, partition))
-            if self.sketched and operator.sketched
-            else None
-        )
+        seed = self.batch, self.drain, partition
+        sketch = SampledSketch(seed) if self.sketched else None
         with Spool(
             operator.output_schema,
             self.streams,
@@ -159,7 +155,7 @@ class Work:
             refused, changed = self._run(operator, tuples, spool, sketch)
             former = self.states.get(partition, ())
             names = self._state_files(partition, changed)
-            record = self.checked(operator.counted(self.load(partition), before, refused, names))
+            record = self.checked(operator.counted(self.load(partition), refused, names))
             if sketch is not None and record.rows_read:
                 record = replace(record, key_sketch=sketch.sketch.to_bytes())
             if names != former:
