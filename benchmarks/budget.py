@@ -44,7 +44,7 @@ from semistream.master.published import current_version
 from semistream.partitioning import Axis, Placement
 from semistream.sizing import open_join
 from semistream.sizing.role_plan import RolePlan
-from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
+from semistream.streaming.sinks.delta_files import GROUP_ROWS, DataFiles, data_writer
 from semistream.streaming.sources.file_reader import TASK_ROWS as ROWS
 from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse.checksum import checksum

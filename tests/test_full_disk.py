@@ -14,7 +14,7 @@ from sqlalchemy import MetaData, Table
 from semistream.errors import StateError
 from semistream.files.sink import OutputFile
 from semistream.master.publish import Publication, publish_snapshot
-from semistream.streaming.sinks.delta import DataFiles
+from semistream.streaming.sinks.delta_files import DataFiles
 from semistream.streaming.spool import Spool
 from semistream.streaming.status import StatusFile, read_status
 from semistream.warehouse import connect

@@ -29,9 +29,10 @@ from semistream.sizing.role_plan import RolePlan
 from semistream.streaming import join_operator, task
 from semistream.streaming.exchange import Input
 from semistream.streaming.progress import Progress
-from semistream.streaming.sinks import delta as delta_sink
+from semistream.streaming.sinks import delta_files
 from semistream.streaming.sinks import sql as sql_sink
-from semistream.streaming.sinks.delta import DataFiles, DeltaSink
+from semistream.streaming.sinks.delta import DeltaSink
+from semistream.streaming.sinks.delta_files import DataFiles
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import connect, create_all, shared_engine
@@ -339,7 +340,7 @@ def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(
     monkeypatch.setattr(
         Ledger, "commit", lambda self, *rows: (flushed.append("ledger"), commit(self, *rows))
     )
-    monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
+    monkeypatch.setattr(delta_files, "GROUP_ROWS", 50)
     entries = delta.run(3000)
     delta.sink.commit(Commit("sales", 0, 0, "fact_sales", "", 2, 3000), entries)
     before = flushed[: flushed.index("ledger")]
@@ -353,7 +354,7 @@ def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(
 def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
     delta, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
+    monkeypatch.setattr(delta_files, "GROUP_ROWS", 50)
     delta.run(3000)
     files = list((tmp_path / "delta").glob("*.parquet"))
     assert len(files) == 2 and all(pq.ParquetFile(f).num_row_groups > 3 for f in files)
@@ -376,7 +377,7 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
     [("GROUP_ROWS", 100, [100, 100, 30]), ("GROUP_BYTES", 13 * (8 + COLUMN_OVERHEAD), [13, 13, 4])],
 )
 def test_small_outputs_share_a_group(limit, most, groups, tmp_path, monkeypatch):
-    monkeypatch.setattr(delta_sink, limit, most)
+    monkeypatch.setattr(delta_files, limit, most)
     data = DataFiles(
         str(tmp_path), pa.schema([("id", pa.int64())]), "data", {"load_id": pa.scalar(1)}
     )
@@ -390,7 +391,7 @@ def test_small_outputs_share_a_group(limit, most, groups, tmp_path, monkeypatch)
 
 def test_a_column_whose_first_null_comes_late_begins_another_file(tmp_path, monkeypatch):
     """Those before it say that they have none; rows, sizes and what a discard leaves are right."""
-    monkeypatch.setattr(delta_sink, "GROUP_ROWS", 2)
+    monkeypatch.setattr(delta_files, "GROUP_ROWS", 2)
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("on", pa.bool_())])
     rows = [
         (1, "a", True),

@@ -7,7 +7,7 @@ import pytest
 
 from semistream.files.sink import OutputFile
 from semistream.parquet_encoding import encoding
-from semistream.streaming.sinks.delta import data_writer
+from semistream.streaming.sinks.delta_files import data_writer
 
 N = 20_000
 random = np.random.default_rng(5)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -21,11 +20,9 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
-from semistream.durable import DirectFile, naming, sync
+from semistream.durable import naming, sync
 from semistream.errors import ConfigError, StateError
-from semistream.gathering import Gathered
 from semistream.parquet_decoding import open_parquet, parquet_batches
-from semistream.parquet_encoding import encoding
 from semistream.positions import KINDS, START, Kind, Position, named, resolves
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
@@ -36,6 +33,13 @@ from semistream.streaming.sinks.base import (
     of_load,
     rejected_rows,
     stored_checksum,
+)
+from semistream.streaming.sinks.delta_files import (
+    GROUP_BYTES,
+    LOAD_ROW,
+    READ_ROWS,
+    DataFiles,
+    read_columns,
 )
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
@@ -62,10 +66,7 @@ RESTORE = (
 )
 RESOLVED = "resolved"  # kind of staged rows: keys of rows of ``unmatched``, not rows of a table
 TRIES = 10  # attempts to change a table that others change at the same time
-LOAD_ROW = pa.field("load_row", pa.int32())  # where facts may have inferred members
-READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
-# approximate size of a data file's row group, which is in memory until it is written, and encoded
-GROUP_ROWS, GROUP_BYTES = 131_072, 8_000_000
+READ_VALUES = 2_000_000  # read at a time for the proof, or READ_ROWS if that is less
 
 
 @lru_cache(maxsize=4)
@@ -315,7 +316,7 @@ class DeltaSink(Sink):
         key = pa.schema([field for field in data.schema if field.name in ROW_KEY])
         mine = pc.field("load_id").isin(pa.array(sorted(loads), pa.int64()))
         for fragment in data.get_fragments(filter=mine) if loads else ():
-            read = partial(_batches, data.filesystem, fragment.path)
+            read = partial(read_columns, data.filesystem, fragment.path)
             if not (
                 fragment.subset(mine, schema=data.schema).row_groups
                 and any(len(found(some, {})[0]) for some in read(key))
@@ -459,21 +460,6 @@ class _Rewritten(StateError):
     """Another process has replaced a data file that was to be replaced, or commits all the time."""
 
 
-def _batches(
-    files: pyarrow.fs.FileSystem, path: str, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield these columns of a data file, a little at a time. A column that the file lacks is
-    null."""
-    with files.open_input_file(path) as file, open_parquet(file) as parquet:
-        there = [name for name in schema.names if name in parquet.schema_arrow.names]
-        for rows in parquet_batches(parquet, there, READ_ROWS, GROUP_BYTES):
-            columns = [
-                rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type)
-                for f in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def _columns(table: DeltaTable) -> list[str]:
     return [field.name for field in table.schema().fields]
 
@@ -539,128 +525,3 @@ def _growth(rows: pa.RecordBatch, filled: Sequence[str]) -> dict[int, int]:
         mine = rows.filter(pc.equal(rows["load_id"], load)).drop_columns([*ROW_KEY])
         growth[load] = checksum(mine) - checksum(mine.drop_columns([*filled]))
     return growth
-
-
-class DataFiles:
-    """A partition's joined rows as Parquet files of a Delta table, written during the join. On a
-    local disk they are also flushed. Nothing refers to them until the driver's commit.
-
-    There is one file, unless a column has its first null in a later row group. Then a second file
-    begins, because the first one declares the column as not nullable, which saves a definition
-    level for each value.
-
-    name: the beginning of the files' names; key: further columns, each with one value in all rows;
-    numbered: whether the rows are numbered from 0, in a column after these.
-    """
-
-    def __init__(
-        self,
-        uri: str,
-        schema: pa.Schema,
-        name: str,
-        key: dict[str, pa.Scalar],
-        *,
-        numbered: bool = False,
-    ):
-        self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
-        self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
-        self._names = name
-        self._schema, self._key, self._numbered, self._count = schema, key, numbered, 0
-        self._written: list[dict[str, Any]] = []
-        self._path = ""  # of the newest file
-        self._file: DirectFile | None = None  # the newest file, if it is local
-        self._writer: pq.ParquetWriter | None = None  # likewise
-        self._group = Gathered(schema)
-        self._rows = self._group_rows = 0
-        self.total = 0  # the sum of the rows' checksums
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._group.add(rows)
-        self._group_rows += rows.num_rows
-        if self._group_rows >= GROUP_ROWS or self._group.size >= GROUP_BYTES:
-            self._write_group()
-
-    def close(self) -> list[dict[str, Any]]:
-        """Finish the files. Return each file's path, size and rows for the commit."""
-        if self._group_rows:
-            self._write_group()
-        if self._writer is not None:
-            self._end()
-        if self._written and self._local:
-            sync(Path(self._directory))
-        return self._written
-
-    def discard(self) -> None:
-        if self._writer is not None:
-            with suppress(OSError):  # for instance a full disk, which is already being reported
-                self._close()
-            self._files.delete_file(self._path)
-        for file in self._written:
-            self._files.delete_file(f"{self._directory}/{file['path']}")
-
-    def _write_group(self) -> None:
-        group = self._group.take()
-        self.total += checksum(group)
-        for name, value in self._key.items():
-            group = group.append_column(name, pa.repeat(value, group.num_rows))
-        if self._numbered:
-            numbers = np.arange(self._count, self._count + group.num_rows, dtype=np.int32)
-            group = group.append_column(LOAD_ROW, pa.array(numbers))
-            self._count += group.num_rows
-        if self._writer is not None and any(
-            column.null_count and not field.nullable
-            for column, field in zip(group.columns, self._writer.schema, strict=True)
-        ):
-            self._end()
-        if self._writer is None:
-            self._path = f"{self._directory}/{self._names}-{uuid.uuid4().hex}.parquet"
-            self._file = DirectFile(self._path) if self._local else None
-            with naming(self._path):
-                self._writer = (
-                    data_writer(self._file, group, self._key)
-                    if self._file
-                    else data_writer(self._path, group, self._key, filesystem=self._files)
-                )
-        with naming(self._path):
-            self._writer.write_table(group.cast(self._writer.schema), GROUP_ROWS * 2)
-        self._rows += group.num_rows
-        self._group_rows = 0
-
-    def _end(self) -> None:
-        """Finish the newest file and record it."""
-        with naming(self._path):
-            self._close()
-        self._written.append(
-            {
-                "path": self._path.removeprefix(f"{self._directory}/"),
-                "size": self._files.get_file_info(self._path).size,
-                "rows": self._rows,
-            }
-        )
-        self._writer, self._rows = None, 0
-
-    def _close(self) -> None:
-        assert self._writer is not None
-        try:
-            self._writer.close()
-        finally:
-            if self._file is not None:
-                self._file.close()
-
-
-def data_writer(
-    where: Any, first: pa.Table, key: Collection[str], **options: Any
-) -> pq.ParquetWriter:
-    """Return a writer of a data file that begins with these rows. A column that has no null in
-    these rows is declared as not nullable.
-
-    key: columns with the same value in all rows; options: options of ``ParquetWriter``, which take
-    precedence.
-    """
-    schema = pa.schema(
-        [
-            field.with_nullable(column.null_count > 0)
-            for field, column in zip(first.schema, first.columns, strict=True)
-        ]
-    )
-    return pq.ParquetWriter(where, schema, **encoding(first, key) | options)
