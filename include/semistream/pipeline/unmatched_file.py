@@ -18,6 +18,7 @@ from semistream.pipeline.unmatched import Loaded, typed_column
 from semistream.progress import Progress, silent
 from semistream.quality.tuple_origins import Origins, TupleOrigins
 from semistream.reasons import QUARANTINED, Reason
+from semistream.streaming.replaying import free_name
 from semistream.streaming.spool import TEXT
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.bulk import fetch
@@ -96,19 +97,15 @@ def _schema(loaded: Loaded, side: int) -> pa.Schema:
 def _file_schema(tuples: pa.Schema) -> pa.Schema:
     kinds = (pa.int64(), pa.int32(), *[pa.string()] * 5, pa.int64())
 
-    def free(name: str) -> str:
-        while name in tuples.names:
-            name = f"_{name}"
-        return name
-
     output_columns = [
-        pa.field(free(name), kind) for name, kind in zip(OUTPUT_COLUMNS, kinds, strict=True)
+        pa.field(free_name(name, tuples), kind)
+        for name, kind in zip(OUTPUT_COLUMNS, kinds, strict=True)
     ]
     return pa.schema(
         [
             *output_columns,
             *(f.with_nullable(True) for f in tuples),
-            pa.field(free("text"), pa.string()),
+            pa.field(free_name("text", tuples), pa.string()),
         ]
     ).remove_metadata()
 

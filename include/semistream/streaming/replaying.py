@@ -378,7 +378,7 @@ def _read(
     normal = {
         name: ColumnFormat(**of.normal_form) for name, of in declared.items() if of.normal_form
     }
-    load_id, load_row, text = (_free(n, stream) for n in ("load_id", "load_row", TEXT_COLUMN))
+    load_id, load_row, text = (free_name(n, stream) for n in ("load_id", "load_row", TEXT_COLUMN))
     kinds = pa.schema([(load_id, pa.int64()), (load_row, pa.int32()), *stream, (text, pa.string())])
     needed = [name for name in kinds.names if name != text]
     there = open_source("replay", file).schema.names
@@ -442,7 +442,8 @@ def _with_bytes(rows: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=schema), wrong
 
 
-def _free(name: str, stream: pa.Schema) -> str:
+def free_name(name: str, stream: pa.Schema) -> str:
+    """Return the name of a column beside those of a stream, in a file of its tuples."""
     while name in stream.names:
         name = f"_{name}"
     return name
