@@ -19,15 +19,8 @@ class MemoryRelation(MasterRelation):
     table: R; on: its join columns. Tuples with a null key are left out.
     """
 
-    def __init__(
-        self,
-        name: str,
-        table: pa.Table,
-        on: Sequence[str],
-        partition_tuples: int = 1024,
-        version: str = "memory",
-    ):
-        self.name, self.version, self.schema = name, version, table.schema
+    def __init__(self, name: str, table: pa.Table, on: Sequence[str], partition_tuples: int = 1024):
+        self.name, self.version, self.schema = name, "memory", table.schema
         self.keys = master_keys(table.schema, list(on))
         batch = pa.RecordBatch.from_arrays(
             [c.combine_chunks() for c in table.columns], schema=table.schema
