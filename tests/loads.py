@@ -29,6 +29,7 @@ from semistream.quality.verification import VerificationResult
 from semistream.streaming.app import App
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.streaming.summary import RunSummary
 from semistream.warehouse import connect
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.tables import dimension_table, ensure
@@ -93,7 +94,7 @@ class AnyLoad:
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
             yield App(settings, job or self.job, self.paths, status)
 
-    def run(self, spark: Any, job: AnyJob | None = None, **values: Any) -> dict[str, Any]:
+    def run(self, spark: Any, job: AnyJob | None = None, **values: Any) -> RunSummary:
         """The whole app in this process."""
         with self.app(job, **values) as app:
             app.check()
@@ -368,19 +369,19 @@ def check_resolved(load: SmallLoad) -> None:
 class Running:
     """An app running in a thread."""
 
-    def __init__(self, work: Callable[[], dict[str, Any]]):
-        self.summary: dict[str, Any] | None = None
+    def __init__(self, work: Callable[[], RunSummary]):
+        self.summary: RunSummary | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
         self._thread.start()
 
-    def _run(self, work: Callable[[], dict[str, Any]]) -> None:
+    def _run(self, work: Callable[[], RunSummary]) -> None:
         try:
             self.summary = work()
         except BaseException as e:
             self.error = e
 
-    def join(self, timeout: float = 120) -> dict[str, Any]:
+    def join(self, timeout: float = 120) -> RunSummary:
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "the app did not end"
         if self.error is not None:

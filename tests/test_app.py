@@ -406,7 +406,7 @@ def test_a_stop_before_the_first_batch_lets_none_begin(spark, sqlite_load, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(Commits, "take_up", stopped)
-        assert sqlite_load.run(spark)["rows_read"] == 0
+        assert sqlite_load.run(spark).rows_read == 0
     begin = App._on_batch
 
     def given(app, *batch):
@@ -415,8 +415,8 @@ def test_a_stop_before_the_first_batch_lets_none_begin(spark, sqlite_load, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(App, "_on_batch", given)
-        assert sqlite_load.run(spark)["rows_read"] == 0
-    assert sqlite_load.run(spark)["rows_read"] == 1000
+        assert sqlite_load.run(spark).rows_read == 0
+    assert sqlite_load.run(spark).rows_read == 1000
     sqlite_load.check()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -112,7 +113,7 @@ def test_columns_of_any_name_are_loaded_and_proven(spark, tmp_path, warehouse_ur
         ["batch", "version", "stream_id"],
         sink,
     )
-    assert summary["matched"] == 15 and summary["rejected"] == {"no_match": 5}
+    assert summary.matched == 15 and summary.rejected == {"no_match": 5}
     assert result.success, result.describe()
 
 
@@ -141,13 +142,13 @@ def test_numbers_that_the_sink_lacks_are_counted_and_proven(spark, tmp_path, war
         sink,
     )
     assert result.success, result.describe()
-    assert summary["nulled"] == nulled
+    assert summary.nulled == nulled
     said = [note for note in result.notes if "stored as NULL" in note]
     assert len(said) == (1 if nulled else 0)
     assert ("NULL, not a number: x" in describe(summary)) == bool(nulled)
-    assert f"{summary['rows_read'] / summary['seconds']:,.0f} tuples/s" in describe(summary)
-    assert " with 1 partition, 1 batch, " in describe({**summary, "partitions": 1, "batches": 1})
-    assert " with 2 partitions, 3 batches" in describe({**summary, "partitions": 2, "batches": 3})
+    assert f"{summary.rows_read / summary.seconds:,.0f} tuples/s" in describe(summary)
+    assert " with 1 partition, 1 batch, " in describe(replace(summary, partitions=1, batches=1))
+    assert " with 2 partitions, 3 batches" in describe(replace(summary, partitions=2, batches=3))
     engine = connect(warehouse_url)
     with engine.connect() as connection:
         kept = connection.scalars(select(load_batches.c.nulled)).all()
@@ -177,7 +178,7 @@ def test_times_that_no_database_holds_are_unparsable(spark, tmp_path, warehouse_
         ["id"],
         sink,
     )
-    assert summary["rejected"] == {"unparsable": 2} and summary["matched"] == 1
+    assert summary.rejected == {"unparsable": 2} and summary.matched == 1
     assert {r.name for r in result.failed} == {"unparsable"}, result.describe()
     with transaction(warehouse_url) as connection:
         kept = connection.scalars(select(unmatched.c.tuple).order_by(unmatched.c.stream_id)).all()
@@ -204,7 +205,7 @@ def test_times_that_are_finer_than_the_warehouse_s_are_unparsable(
         ["id"],
         sink,
     )
-    assert summary["rejected"] == {"unparsable": 1} and summary["matched"] == 2
+    assert summary.rejected == {"unparsable": 1} and summary.matched == 2
     assert {r.name for r in result.failed} <= {"unparsable"}, result.describe()
     with transaction(warehouse_url) as connection:
         (kept,) = connection.scalars(select(unmatched.c.tuple)).all()
@@ -231,7 +232,7 @@ def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, m
     else:
         summary, result = load_and_verify(*arguments, sink)
         assert result.success, result.describe()
-        assert summary["matched"] == 1
+        assert summary.matched == 1
 
 
 @pytest.mark.parametrize("name", ["load_row", "LOAD_ROW", "load_id", "m_sk", "M_SK"])

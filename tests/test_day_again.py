@@ -494,11 +494,11 @@ def test_files_whose_tuples_waited_for_each_other_go_together(spark, load):
     day_again.carry_out(plan, load.paths, here)
     assert load.query("SELECT count(*) FROM fact_sales WHERE id < 900") == [(0,)]
     assert verify(load).success
-    assert run_meshjoin(load, spark)["rows_read"] == 900
+    assert run_meshjoin(load, spark).rows_read == 900
     load.check()
     assert verify(load).success
     load.add_file(100)
-    assert run_meshjoin(load, spark)["rows_read"] == 100
+    assert run_meshjoin(load, spark).rows_read == 100
     load.check()
 
 
@@ -514,7 +514,7 @@ def test_a_file_that_is_gone_is_not_loaded_again_unless_it_was_asked_for(spark, 
     plan = day_again.plan("sales", load.paths, here, files=[of_file(load, 0), of_file(load, 1)])
     assert f"{of_file(load, 0)} (which is gone)" in str(plan)
     day_again.carry_out(plan, load.paths, here)
-    assert run_meshjoin(load, spark)["rows_read"] == 300
+    assert run_meshjoin(load, spark).rows_read == 300
     load.stream = load.stream[300:]
     joined, rejected = load.expected()
     same(load.facts(), joined)
@@ -543,7 +543,7 @@ def test_the_last_batch_is_taken_out_while_its_tuples_wait(spark, sqlite_load, m
     assert (plan.batches, plan.rows_read) == ((1,), 400)
     day_again.carry_out(plan, load.paths, here)
     assert verify(load).success
-    assert run_meshjoin(load, spark)["rows_read"] == 400
+    assert run_meshjoin(load, spark).rows_read == 400
     load.check()
     assert verify(load).success
 
@@ -569,7 +569,7 @@ def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
     left = load.facts()
     assert left < before and {row[0] for row in left} <= set(range(300))
     assert verify(load).success
-    assert load.run(spark)["rows_read"] == 200
+    assert load.run(spark).rows_read == 200
     same(load.facts(), before)
     assert verify(load).success
 

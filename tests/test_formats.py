@@ -778,7 +778,7 @@ def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
     provision(mine, engine)
     publish(mine, engine, paths.snapshots)
     summary = sqlite_load.run(spark, mine)
-    assert summary["rejected"] == {"unparsable": 2, "no_match": 2}
+    assert summary.rejected == {"unparsable": 2, "no_match": 2}
     assert sqlite_load.query("SELECT id, day, amount, sku, price FROM fact_sales ORDER BY id") == [
         ("0001", "2020-12-31", "1234.5", "strasse", "1234.56"),
         ("0004", "2021-01-02", "7.0", "d", "7.00"),

@@ -144,20 +144,20 @@ def test_a_tuple_is_a_fact_at_once_and_its_member_is_filled_in(spark, both):
         both.add_file(rows)
     first = both.run(spark)
     both.check()
-    assert both.counts() == (first["inferred"], 0) and first["inferred"] > 0
+    assert both.counts() == (first.inferred, 0) and first.inferred > 0
     both.provide(2000)
     both.add_file(500)
     second = both.run(spark)
     both.check()
-    assert 0 < second["filled"] < first["inferred"]
+    assert 0 < second.filled < first.inferred
     assert any("were filled in" in note and "still" in note for note in both.prove().notes)
     both.provide(both.parts)
     last = both.run(spark)  # although no file is new
     both.check()
-    assert last["filled"] > 0 and last["rows_read"] == 0
-    assert sum(both.counts()) == first["inferred"] + second["inferred"]
+    assert last.filled > 0 and last.rows_read == 0
+    assert sum(both.counts()) == first.inferred + second.inferred
     both.provide(both.parts)  # once more: nothing changes
-    assert both.run(spark)["filled"] == 0
+    assert both.run(spark).filled == 0
     both.check()
     both.prove()
 
@@ -165,16 +165,16 @@ def test_a_tuple_is_a_fact_at_once_and_its_member_is_filled_in(spark, both):
 def test_facts_wait_while_the_dimension_is_ahead_of_its_published_version(spark, load):
     load.provide(400)
     load.add_file(900)
-    inferred = load.run(spark)["inferred"]
+    inferred = load.run(spark).inferred
     load.provide(2000)
     load.provide(load.parts, published=False)  # no load has that version
     load.add_file(100)
     more = load.run(spark)
-    assert more["filled"] == 0 and load.counts() == (inferred + more["inferred"], 0)
+    assert more.filled == 0 and load.counts() == (inferred + more.inferred, 0)
     load.prove()
     load.provide(load.parts)
-    filled = load.run(spark)["filled"]
-    assert filled > 0 and load.counts() == (inferred + more["inferred"] - filled, filled)
+    filled = load.run(spark).filled
+    assert filled > 0 and load.counts() == (inferred + more.inferred - filled, filled)
     load.check()
     load.prove()
 
@@ -366,7 +366,7 @@ def test_only_data_files_with_the_member_are_written_anew(spark, load):
     load.check()
     load.prove()
     load.provide(150)  # brings c100, and not c200
-    assert load.run(spark, partitions=1)["filled"] == 3
+    assert load.run(spark, partitions=1).filled == 3
     second = load.data_files()
     having = {of for of, (_, parts) in first.items() if "c100" in parts}
     assert {of for of in first if first[of] != second[of]} == having and len(having) > 1
@@ -444,7 +444,7 @@ def test_facts_whose_commit_is_under_way_are_filled_in_too(spark, load, monkeypa
 
     monkeypatch.setattr(DeltaSink, "commit", slow)
     monkeypatch.setattr(App, "_committed", provide)
-    assert load.run(spark)["filled"] == 1
+    assert load.run(spark).filled == 1
     load.check()
     load.prove()
 
@@ -458,14 +458,14 @@ def test_a_run_that_only_fills_facts_in_is_proven(spark, load):
     load.prove()
     load.provide(150)
     summary = load.run(spark)
-    assert (summary["filled"], summary["rows_read"]) == (1, 0)
+    assert (summary.filled, summary.rows_read) == (1, 0)
     result = load.prove(since_last=True)
     # the load of the fact that was filled in, and those after it
     assert result.report is not None and result.figures["rows read"] == 6
     assert result.proof.startswith("yes: batches 0 to 3, ")
     assert load.prove(since_last=True).report is None
     load.provide(160)
-    assert load.run(spark)["filled"] == 0
+    assert load.run(spark).filled == 0
     assert load.prove(since_last=True).report is None
 
 
@@ -596,15 +596,15 @@ def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path, sink):
     star.provide(offer=None, part=300, person=200)
     for rows in (1000, 700):
         star.add_file(rows)
-    assert star.run(spark)["inferred"] > 0
+    assert star.run(spark).inferred > 0
     same(star.facts(), star.expected_facts())
     star.provide(person=600)
     star.add_file(300)
     summary = star.run(spark)
-    assert summary["resolved"] > 0 and summary["filled"] > 0
+    assert summary.resolved > 0 and summary.filled > 0
     same(star.facts(), star.expected_facts())
     star.provide(part=2000, person=900)
-    assert star.run(spark)["filled"] > 0
+    assert star.run(spark).filled > 0
     same(star.facts(), star.expected_facts())
     roles = star.query("SELECT role, sum(version IS NULL), count(*) FROM inferred GROUP BY role")
     assert {role for role, open_, all_ in roles if 0 < open_ < all_} == {"part", "seller"}

@@ -411,7 +411,7 @@ def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
     (directory / "nasty.csv").write_text(NASTY, newline="")
-    assert sqlite_load.run(spark, job)["matched"] == len(NOTES)
+    assert sqlite_load.run(spark, job).matched == len(NOTES)
     assert dict(sqlite_load.query("SELECT id, note FROM fact_sales")) == NOTES
     assert verify(sqlite_load, job).success
 
@@ -598,8 +598,8 @@ def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(
     job = job.model_copy(update={"stream": job.stream.model_copy(update={"max_unparsable": 1.0})})
     (directory / f"a.{form}").write_bytes(content)
     summary = sqlite_load.run(spark, job)
-    assert read is None or summary["rows_read"] == read
-    assert unparsable is None or summary["rejected"] == {"unparsable": unparsable}
+    assert read is None or summary.rows_read == read
+    assert unparsable is None or summary.rejected == {"unparsable": unparsable}
     result = verify(sqlite_load, job)
     assert result.success, [(r.name, r.rows) for r in result.results if not r.success]
     assert not [note for note in result.notes if "not counted again" in note]
@@ -627,7 +627,7 @@ def test_the_app_infers_no_type_that_alters_a_value(spark, sqlite_load, caplog):
         f"id,k,zip,at,scale,day,n\n{lines}4.0128e+10,c1,00001,2026-01-01 00:00:00,5,40,x\n"
     )
     summary = sqlite_load.run(spark, job)
-    assert (summary["matched"], summary["rejected"]) == (40, {})
+    assert (summary.matched, summary.rejected) == (40, {})
     found = sqlite_load.query("SELECT id, zip, at, scale, day FROM fact_sales ORDER BY id")
     assert found.pop() == (40_128_000_000, "00001", "2026-01-01 00:00:00", 5, 40)
     assert found == [
@@ -654,7 +654,7 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
         "id,k,price,rate,n\n1,c1,9007199254740993.5,0.5,2e3\n2,c2,1.5,1.25,7\n"
     )
     os.utime(directory / "a.csv", (1, 1))
-    assert sqlite_load.run(spark, job)["rejected"] == {}
+    assert sqlite_load.run(spark, job).rejected == {}
     good = {
         3: ("7.5", "-1.25e-3", "3e2"),
         4: ("-0.0", "-0.0", "0"),
@@ -681,7 +681,7 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
     }
     lines = [f"{i},c{i},{','.join(cells)}\n" for i, cells in (good | bad).items()]
     (directory / "b.csv").write_text("id,k,price,rate,n\n" + "".join(lines))
-    assert sqlite_load.run(spark, job)["rejected"] == {"unparsable": len(bad)}
+    assert sqlite_load.run(spark, job).rejected == {"unparsable": len(bad)}
     found = sqlite_load.query("SELECT id, price, rate, n FROM fact_sales WHERE id > 2 ORDER BY id")
     assert [i for i, *_ in found] == list(good)
     assert [[rate, n] for _, _, rate, n in found] == [
@@ -770,7 +770,7 @@ def test_the_app_takes_odd_names(spark, sqlite_load):
     (directory / "a.csv").write_text('Order ID,"the `kü`, of it",reason\n1,c1,late\n2,none,early\n')
     stream = {"format": "csv", "path": str(directory), "id": ["Order ID"]}
     job = sqlite_load.job_of(stream, on={"the `kü`, of it": "code"})
-    assert sqlite_load.run(spark, job)["matched"] == 1
+    assert sqlite_load.run(spark, job).matched == 1
     (kept,) = sqlite_load.query("SELECT stream_id, tuple FROM unmatched WHERE reason = 'no_match'")
     assert kept[0] == "2" and json.loads(kept[1])["reason"] == "early"
 

@@ -95,7 +95,7 @@ def test_what_may_change(load, spark, capsys):
     load.job = type(load.job).load(yaml.safe_load(load.file.read_text()))
     load.add("2.csv", *map(sale, range(60, 70)))
     assert not errors(load, capsys)
-    assert load.run(spark)["rows_read"] == 10
+    assert load.run(spark).rows_read == 10
     assert load.verify()
 
 
@@ -130,7 +130,7 @@ def test_the_unknown_member_of_a_left_join_stays(spark, tmp_path, monkeypatch, c
         load.run(spark, **of_load)
     assert refusal in errors(load, capsys)
     of_role(load, unknown_member=True, **of_role_)
-    assert load.run(spark, **of_load)["rows_read"] == 10 and load.verify()
+    assert load.run(spark, **of_load).rows_read == 10 and load.verify()
 
 
 VERIFY = [str(Path(sys.executable).with_name("semistream")), "verify", "sales"]

@@ -103,17 +103,17 @@ def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink)
     both.add_file(500)
     summary = both.run(spark)  # the version is taken up before the batch
     both.check()
-    assert 0 < summary["resolved"] < before
+    assert 0 < summary.resolved < before
     assert [r for (r,) in both.query("SELECT DISTINCT drain FROM load_batches")].count(2) == 1
     both.publish_first(both.parts)
     again = both.run(spark)  # although no file is new
-    assert again["resolved"] > 0 and again["rows_read"] == 0
+    assert again.resolved > 0 and again.rows_read == 0
     both.check()
     result = both.prove()
-    assert result.figures["resolved"] == summary["resolved"] + again["resolved"]
+    assert result.figures["resolved"] == summary.resolved + again.resolved
     assert any("were resolved" in note and "have no match still" in note for note in result.notes)
     # there is nothing more to resolve: only 3,000 parts are ever known
-    assert both.run(spark)["resolved"] == 0
+    assert both.run(spark).resolved == 0
     assert len(both.query("SELECT DISTINCT batch, drain FROM load_batches WHERE drain > 1")) == 2
     both.check()
 
@@ -129,8 +129,8 @@ def test_the_headline_of_a_report_adds_up_and_has_the_numbers_of_the_summary(spa
     late.publish_first(2000)
     late.add_file(500)
     late.run(spark)
-    total = final_summary("sales", late.paths)["total"]
-    read, matched, open_ = total["rows_read"], total["matched"], total["open"]
+    total = final_summary("sales", late.paths).total
+    read, matched, open_ = total.rows_read, total.matched, total.open
     assert read == matched + open_ == 1400 and open_ == late.open().total()
     ((resolved, again),) = late.query(RESOLVED)
     page, said = headline(since_last=True)
@@ -163,7 +163,7 @@ def test_a_load_that_never_ends_resolves_although_no_file_comes(spark, both):
         wait_for(lambda w=wanted: both.open() == w, f"the version of {parts} parts")
         both.check()
     request_stop(checkpoint)
-    assert app.join()["resolved"] > 0
+    assert app.join().resolved > 0
     both.prove()
 
 
@@ -171,7 +171,7 @@ def test_only_what_a_version_has_brought_is_looked_at(spark, late, monkeypatch):
     late.begin(spark, 2000)
     lost, staged = late.open().total(), staged_rows(monkeypatch)
     late.publish_first(600)
-    resolved = late.run(spark)["resolved"]
+    resolved = late.run(spark).resolved
     assert sum(staged) == resolved and 0 < resolved < lost / 2
     late.check()
 
@@ -187,7 +187,7 @@ def test_without_late_nothing_is_resolved_until_the_job_says_so(spark, late):
     # now all that are open are looked at, as no version is known that they were compared with
     late.job = late.job_of(late.job.stream.model_dump(), late="resolve")
     late.add_file(1)
-    assert late.run(spark)["resolved"] > 0
+    assert late.run(spark).resolved > 0
     late.check()
     late.prove()
 
@@ -258,12 +258,12 @@ def test_a_load_that_resolves_nothing_takes_no_number(spark, late, monkeypatch, 
         before = sum(n for (*_, reason), n in late.open().items() if reason == Reason.NO_MATCH)
         if files:
             late.add_file(50)
-        assert late.run(spark)["resolved"] == 0
+        assert late.run(spark).resolved == 0
         assert staged == ([] if again else [before])
         staged.clear()
     assert late.query("SELECT count(*) FROM load_commits WHERE drain > 1") == [(0,)]
     late.publish_first(1000)
-    assert late.run(spark)["resolved"] == sum(staged) > 0
+    assert late.run(spark).resolved == sum(staged) > 0
     late.check()
     late.prove()
 
@@ -292,7 +292,7 @@ def test_a_key_that_comes_costs_neither_a_spark_job_nor_a_pass_over_r(spark, lat
     late.master = every
     late.publish_rows()
     monkeypatch.setattr("semistream.streaming.app.run_tasks", None)
-    assert late.run(spark)["resolved"] == lost > 0
+    assert late.run(spark).resolved == lost > 0
     read = late.query("SELECT sum(disk_tuples_read) FROM load_batches WHERE drain > 1")
     assert 0 < read[0][0] < late.parts / 5
     late.check()
@@ -310,7 +310,7 @@ def test_late_tuples_are_joined_in_the_order_of_r_however_few_h_s_holds(spark, l
     late.add_file(6000)
     late.run(spark)
     late.publish_first(late.parts)
-    resolved = late.run(spark)["resolved"]
+    resolved = late.run(spark).resolved
     ((read, memory),) = late.query(
         "SELECT disk_tuples_read, memory FROM load_batches WHERE drain > 1"
     )
@@ -343,7 +343,7 @@ def test_a_load_that_resolves_nothing_dies(spark, late, monkeypatch, point):
     late.run(spark)
     late.check()
     late.publish_first(1000)
-    assert late.run(spark)["resolved"] > 0
+    assert late.run(spark).resolved > 0
     late.check()
     late.prove()
 
@@ -897,7 +897,7 @@ def test_late_rows_of_several_roles_lead_through_the_whole_star(spark, tmp_path)
     star.run(spark)
     star.check()
     star.publish_first(part=1500)  # some of its tuples lack a buyer now
-    assert star.run(spark)["resolved"] > 0
+    assert star.run(spark).resolved > 0
     moved = "SELECT count(*) FROM unmatched WHERE load_id IN (SELECT load_id FROM load_batches {})"
     assert star.query(moved.format("WHERE drain > 1"))[0][0] > 0
     star.check()
@@ -937,7 +937,7 @@ def test_late_rows_are_resolved_in_a_load_that_is_split_by_two_roles(spark, tmp_
     for persons in (2800, 3000):
         star.publish_first(part=persons, person=persons)
         if persons == 2800:
-            assert star.run(spark)["resolved"] > 0 and star.shares() == {"part": 2, "buyer": 2}
+            assert star.run(spark).resolved > 0 and star.shares() == {"part": 2, "buyer": 2}
         else:
             assert star.replay().startswith("sales: ")
         star.check()
@@ -960,18 +960,18 @@ def test_a_summary_counts_facts_without_a_row_once(spark, tmp_path, monkeypatch)
         star.add_file(900)
         run = star.run(spark)
         ((now,),) = star.query(without)
-        assert run["inputs"]["seller"]["missed"] > run["inputs"]["seller"]["lacking"] > 0
-        assert run["inputs"]["seller"]["lacking"] == now - before
-        assert final_summary("sales", star.paths)["inputs"]["seller"]["lacking"] == now
+        assert run.inputs["seller"].missed > run.inputs["seller"].lacking > 0
+        assert run.inputs["seller"].lacking == now - before
+        assert final_summary("sales", star.paths).inputs["seller"].lacking == now
         assert re.search(rf"output rows .*\n +without seller +{now - before:,}\n", describe(run))
         before = now
-    assert run["resolved"] > 0
+    assert run.resolved > 0
     ((of_read, of_run),) = star.query(
         "SELECT sum(cache_hits), sum(CASE WHEN batch = 1 THEN cache_hits ELSE 0 END) "
         "FROM load_batches WHERE drain < 2"
     )
-    assert run["cache_share"] == of_run / 900
-    assert final_summary("sales", star.paths)["total"]["cache_share"] == f"{of_read / 1800:.1%}"
+    assert run.cache_share == of_run / 900
+    assert final_summary("sales", star.paths).texts["cache_share"] == f"{of_read / 1800:.1%}"
 
 
 class LateAfterLeft(LateStar):
@@ -1027,7 +1027,7 @@ def test_the_share_without_a_row_counts_each_tuple_once(spark, tmp_path):
     assert star.shares() == expected()
     star.prove(seed=1)
     star.publish_first(part=1500)
-    resolved = star.run(spark)["resolved"]
+    resolved = star.run(spark).resolved
     again = "load_id IN (SELECT load_id FROM load_batches WHERE drain > 1) AND "
     assert resolved > 0 and star.ids(again + "seller_sk = 0") > 0
     assert star.shares(since_last=True) == {  # no tuple is new

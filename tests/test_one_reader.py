@@ -325,7 +325,7 @@ def test_a_key_that_its_type_would_alter_comes_in_a_later_batch(spark, sqlite_lo
     job = load_job(sqlite_load, stream, max_unparsable=1)
     sqlite_load.run(spark, job)
     (stream / "b:c.csv").write_text("id,k,x\n2,c2,0123\n3,c3,123\n4,c4,00123\n")
-    assert sqlite_load.run(spark, job)["rejected"] == {"unparsable": 2}
+    assert sqlite_load.run(spark, job).rejected == {"unparsable": 2}
     assert sqlite_load.query("SELECT id, x FROM fact_sales ORDER BY id") == [(1, 123), (3, 123)]
     assert sqlite_load.query("SELECT stream_id FROM unmatched ORDER BY stream_id") == [
         ("2",),
@@ -343,7 +343,7 @@ def test_types_hold_from_the_first_batch_on_not_from_a_start_that_failed(
     with pytest.raises(ConfigError, match="join columns of one type"):
         sqlite_load.run(spark, job)
     (stream / "a.csv").write_text("id,k,x\n1,c7,2\n")
-    assert sqlite_load.run(spark, job)["matched"] == 1
+    assert sqlite_load.run(spark, job).matched == 1
 
 
 def test_a_first_load_that_was_refused_leaves_no_table_of_other_types(spark, sqlite_load, tmp_path):
@@ -359,7 +359,7 @@ def test_a_first_load_that_was_refused_leaves_no_table_of_other_types(spark, sql
     with pytest.raises(ConfigError, match=r"b\.json lacks c"):
         sqlite_load.run(spark, job)
     (stream / "b.json").write_text('{"id": 2, "k": "c2", "n": 2, "c": "y"}\n')
-    assert sqlite_load.run(spark, job)["matched"] == 2
+    assert sqlite_load.run(spark, job).matched == 2
     (stream / "c.json").write_text('{"id": 3, "k": "c2", "n": 3, "c": "y"}\n')
     with pytest.raises(ConfigError, match="must stay DOUBLE"):  # it has rows
         sqlite_load.run(
@@ -379,7 +379,7 @@ def test_a_drained_load_goes_on_with_wider_integers(spark, sqlite_load, tmp_path
     sqlite_load.run(spark, load_job(sqlite_load, stream, columns="id INT, k STRING"))
     (stream / "b.csv").write_text(f"id,k\n{2**40},c2\n")
     job = load_job(sqlite_load, stream, columns="id BIGINT, k STRING")
-    assert sqlite_load.run(spark, job)["matched"] == 1
+    assert sqlite_load.run(spark, job).matched == 1
     assert sqlite_load.query("SELECT id FROM fact_sales ORDER BY id") == [(1,), (2**40,)]
     assert verify(sqlite_load, job).success
     with pytest.raises(ConfigError, match="must stay BIGINT"):
@@ -394,7 +394,7 @@ def test_what_is_written_with_a_comma_is_no_decimal(spark, sqlite_load, tmp_path
     job = load_job(
         sqlite_load, stream, columns="id BIGINT, k STRING, x DECIMAL(10,2)", max_unparsable=1
     )
-    assert sqlite_load.run(spark, job)["rejected"] == {"unparsable": 3}
+    assert sqlite_load.run(spark, job).rejected == {"unparsable": 3}
     assert [(i, str(x)) for i, x in sqlite_load.query("SELECT id, x FROM fact_sales")] == [
         (3, "7.5")
     ]
@@ -410,7 +410,7 @@ def test_an_empty_key_is_joined_and_quotes_are_as_told(spark, sqlite_load, tmp_p
     )
     job = load_job(sqlite_load, stream, options={"sep": ";", "quote": "'"})
     summary = sqlite_load.run(spark, job)
-    assert (summary["matched"], summary["rejected"]) == (1, {"null_key": 1})
+    assert (summary.matched, summary.rejected) == (1, {"null_key": 1})
     assert sqlite_load.query("SELECT id, k, x, name FROM fact_sales") == [(1, "", "a;b", "none")]
     result = verify(sqlite_load, job)
     assert result.success, [(r.name, r.rows) for r in result.results if not r.success]

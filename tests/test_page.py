@@ -302,7 +302,7 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     )
     screen = Console(width=120, record=True, file=StringIO())
     told = summary.final_summary("sales", page.paths)
-    assert told["rejected_master"] == 0
+    assert told.rejected_master == 0
     screen.print(summary.summary_table(told))
     told = screen.export_text()
     assert re.search(r"service rate +│ +1 tuples/s", told)
@@ -342,7 +342,7 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
                 )
             )
     open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
-    assert open_failure in summary.final_summary("sales", page.paths)["complete"]
+    assert open_failure in summary.final_summary("sales", page.paths).complete
     shown = page.get().text
     assert "batches 0 to 1 failed fact_rows" in shown and "The proof failed: fact_rows." in shown
     assert {"at": 1, "kind": "proof", "text": "proof failed: fact_rows"} in page.get(
@@ -443,12 +443,12 @@ def test_what_was_joined_again_is_where_it_is_now_in_all_numbers(page, browser):
     assert "<b>69.7%</b>" in tile and ">23 unmatched</a>" in tile  # 53 of 76
     assert "<small>1 batch</small>" in tile and "; 15 have no match still, the" in tile
     told = summary.final_summary("shop", page.paths)
-    assert told["reasons"] == {"no_match": 15, "unparsable": 8} and told["total"]["open"] == 23
-    assert {role: of["unmatched"] for role, of in told["inputs"].items()} == {
+    assert told.reasons == {"no_match": 15, "unparsable": 8} and told.total.open == 23
+    assert {role: of.unmatched for role, of in told.inputs.items()} == {
         "customers": 10,
         "products": 5,
     }
-    assert summary.standing(["shop"], page.paths)["shop"]["in_all"]["unmatched"] == 23
+    assert summary.standing(["shop"], page.paths)["shop"].totals.open == 23
     rejected = page.get("/loads/shop/series").json()["rejected"]
     assert {kind: sum(of) for kind, of in rejected.items()} == {
         "customers: no_match": 10,

@@ -57,7 +57,7 @@ class Loaded:
         monkeypatch.setenv("SEMISTREAM_HOME", str(self.load.paths.home))
         monkeypatch.setenv("WAREHOUSE_URL", self.load.paths.warehouse_url)
         assert cli.main(["reset", "sales", "--yes"]) == 0
-        assert self.run()["rows_read"] == 800
+        assert self.run().rows_read == 800
         self.check()
         assert not self.failed()
 
@@ -104,7 +104,7 @@ def test_an_older_warehouse_is_put_back(loaded, monkeypatch):
     assert "ledger_is_newest" in loaded.failed(since_last=True), "also where all was proven"
     loaded.refused("to batch 0 in this warehouse", "put back from an older backup")
     loaded.put_back("newest")
-    assert loaded.run()["rows_read"] == 0 and not loaded.failed()
+    assert loaded.run().rows_read == 0 and not loaded.failed()
     loaded.check()
 
 
@@ -259,19 +259,15 @@ def test_the_stream_s_path_is_another(sql):
     sql.refused(str(directory), str(moved), "put a link", source_path=str(moved))
     directory.symlink_to(moved)
     sql.load.add_file(100)
-    assert sql.run()["rows_read"] == 100
+    assert sql.run().rows_read == 100
     sql.check()
 
 
 def test_the_stream_s_path_has_the_former_one_in_it(sql):
     sql.load.add_file(100)
     wider = str(sql.load.stream_directory.with_name("str*"))
-    assert (
-        sql.run(source_path=wider, source_columns="id BIGINT, sku STRING, amount DOUBLE")[
-            "rows_read"
-        ]
-        == 100
-    )
+    columns = "id BIGINT, sku STRING, amount DOUBLE"
+    assert sql.run(source_path=wider, source_columns=columns).rows_read == 100
     sql.check()
 
 
@@ -310,7 +306,7 @@ def test_a_reset_was_cut_short(sql, gone, monkeypatch):
         assert "semistream reset sales" in str(e)
         sql.load_anew(monkeypatch)
     else:
-        assert summary["rows_read"] == 800
+        assert summary.rows_read == 800
         sql.check()
 
 
@@ -318,7 +314,7 @@ def test_a_reset_is_killed_while_it_deletes_the_checkpoint(sql, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
         patch.setattr(steps.shutil, "rmtree", lambda path, **_: killed(path))
         steps.reset("sales", sql.load.paths)
-    assert sql.run()["rows_read"] == 800
+    assert sql.run().rows_read == 800
     sql.check()
 
 
@@ -332,26 +328,26 @@ def test_the_list_of_files_is_gone(sql):
     aside = shutil.move(sql.load.checkpoint / "query" / "sources", sql.place)
     sql.refused(f"{sql.load.checkpoint}/query/sources/0/1", "is gone", "semistream reset sales")
     shutil.move(aside, sql.load.checkpoint / "query" / "sources")
-    assert sql.run()["rows_read"] == 0
+    assert sql.run().rows_read == 0
 
 
 def test_a_drained_load_goes_on_without_what_only_waiting_tuples_need(sql):
     """The states of a former format, its plan, and its version of the master data."""
     for state in (sql.load.checkpoint / "state").iterdir():
         of_former_version(state)
-    assert sql.run()["rows_read"] == 0
+    assert sql.run().rows_read == 0
     sql.load.add_file(100)
-    assert sql.run()["rows_read"] == 100
+    assert sql.run().rows_read == 100
     sql.check()
     sql.load.publish("later")
     shutil.rmtree(sql.load.paths.snapshots / "part" / "code" / "v000001")
-    assert sql.run()["rows_read"] == 0
+    assert sql.run().rows_read == 0
     note = sql.load.checkpoint / "progress.json"
     values = read_checked(note, "")
     del values["sources"]
     write_checked(note, values)
     sql.load.add_file(100)
-    assert sql.run()["rows_read"] == 100
+    assert sql.run().rows_read == 100
     sql.load.check_ledger()
 
 
@@ -370,7 +366,7 @@ def test_two_streams(spark, tmp_path):
     assert not failed()
     for state in (pair.checkpoint / "state").iterdir():
         of_former_version(state)
-    assert pair.run(spark, end=True)["rows_read"] == 0
+    assert pair.run(spark, end=True).rows_read == 0
     pair.check()
     pair.execute(
         "INSERT INTO propagated (load_id, load_row, fact_table, side, pattern) "

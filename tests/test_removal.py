@@ -74,7 +74,7 @@ def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
     assert load.query("SELECT count(*) FROM load_commits WHERE app = 'other'") != [(0,)]
     assert cli.main([command, "sales", "--yes"]) == 2
     assert "Those that have: other" in capsys.readouterr().err
-    assert load.run(spark)["rows_read"] == 500 and verify(load).success
+    assert load.run(spark).rows_read == 500 and verify(load).success
     assert load.query(f"SELECT count(*) FROM fact_sales WHERE {of_app('sales')}") == load.query(
         f"SELECT count(*) FROM fact_sales WHERE {of_app('other')}"
     )

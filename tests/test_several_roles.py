@@ -216,15 +216,11 @@ def test_the_summary_has_a_line_a_role(make):
     sizes = {"disk_tuples": 5}
     settings = LoadSettings.load({"job": "sales", "algorithm": "ssbj", "parameters": sizes})
     plan = make_planner(settings, load.job, "sales", load.paths).wanted(1)
-    run = totals.summary(plan) | {
-        "waiting": 0,
-        "memory_budget": 0,
-        "inputs": {role: {"unmatched": n, "waiting": 0} for role, n in of_run.items()},
-    }
-    assert run["parameters"] == {"product.disk_tuples": 5, "store.disk_tuples": 5}
+    run = replace(totals.summary(plan, dict.fromkeys(of_run, 0)), app="sales", seconds=1.0)
+    assert run.parameters == {"product.disk_tuples": 5, "store.disk_tuples": 5}
     checkpoint = load.paths.checkpoints / "sales"
     checkpoint.mkdir(parents=True)
-    (checkpoint / "summary.json").write_text(json.dumps(run))
+    (checkpoint / "summary.json").write_text(json.dumps(run.to_json()))
     console = Console(width=120, file=io.StringIO())
     console.print(summary_table(final_summary("sales", load.paths)))
     lines = [line.split() for line in console.file.getvalue().splitlines()]
@@ -233,7 +229,7 @@ def test_the_summary_has_a_line_a_role(make):
         query = "SELECT role, count(*) FROM unmatched WHERE role IS NOT NULL GROUP BY role"
         kept = connection.execute(sa.text(query)).all()
     assert found == {role: [str(count), str(count)] for role, count in kept} and len(found) == 2
-    told = describe(run | {"app": "sales", "seconds": 1.0})
+    told = describe(run)
     roles = f"    product +{of_run['product']}\n +store +{of_run['store']}\n"
     assert re.search(rf"unmatched +\d+\n +by reason *\n(      .*\n)+    by role *\n  {roles}", told)
     heads = [line[1:3] for line in lines if line[1:2] == ["by"] or line[1:2] == ["unparsable"]]

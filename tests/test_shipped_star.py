@@ -69,8 +69,8 @@ def test_the_console_finds_what_is_known_of_the_dimensions_of_flights(tmp_path):
 def test_every_flight_is_loaded_with_what_is_known_of_its_dimensions(spark, tmp_path):
     load = FlightsLoad(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
     summary = load.run(spark)
-    assert summary["rows_read"] == summary["output_rows"] == FLIGHTS
-    assert summary["waiting"] == summary["unmatched"] == 0
+    assert summary.rows_read == summary.output_rows == FLIGHTS
+    assert summary.waiting == summary.unmatched == 0
     missed = "SELECT role, sum(missed), sum(unmatched) FROM load_inputs GROUP BY role"
     assert {role: (m, u) for role, m, u in load.query(missed)} == {
         role: (count, 0) for role, count in MISSED.items()

@@ -132,7 +132,7 @@ def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are
     aside.rename(sqlite_load.stream_directory / "day")
     assert verify(sqlite_load, job).success  # it came after the source was listed
     summary = sqlite_load.run(spark, job)
-    assert summary["rows_read"] == 50
+    assert summary.rows_read == 50
     sqlite_load.check()
     assert verify(sqlite_load, job).success
     lost = sqlite_load.stream_directory / "day" / "lost.csv"
@@ -287,7 +287,7 @@ def test_a_stop_does_not_wait_for_files_to_rest(spark, sqlite_load):
     add_csv(sqlite_load, "a.csv", 50)
     started = time.monotonic()
     summary = sqlite_load.run(spark, csv_load(sqlite_load), min_age=300, stop_after=2)
-    assert summary["rows_read"] == 0 and time.monotonic() - started < 60
+    assert summary.rows_read == 0 and time.monotonic() - started < 60
     sqlite_load.run(spark, csv_load(sqlite_load))
     sqlite_load.check()
 

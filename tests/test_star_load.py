@@ -54,17 +54,17 @@ def test_a_load_of_four_roles_is_the_oracles_and_is_proven(spark, star):
     summary = star.run(spark)
     star.check()
     joined, unmatched = star.expected()
-    assert summary["rows_read"] == 3300 and summary["waiting"] == 0
-    assert summary["output_rows"] == joined.total() and summary["unmatched"] == unmatched.total()
-    assert summary["memory_peak"] <= summary["memory_budget"] == 700_000
+    assert summary.rows_read == 3300 and summary.waiting == 0
+    assert summary.output_rows == joined.total() and summary.unmatched == unmatched.total()
+    assert summary.memory_peak <= summary.memory_budget == 700_000
     by_role = Counter(role for *_, role in unmatched.elements())
-    found = {role: of["unmatched"] for role, of in summary["inputs"].items()}
+    found = {role: of.unmatched for role, of in summary.inputs.items()}
     assert found == {role: by_role[role] for role in ROLES}
     waited = star.query("SELECT role, max(waiting) FROM load_inputs GROUP BY role")
     assert sum(most > 0 for _, most in waited) >= 2
     assert {0, None} < {row[star.columns.index("seller_sk")] for row in joined} | {None}
     star.add_file(700)
-    assert star.run(spark)["rows_read"] == 700
+    assert star.run(spark).rows_read == 700
     star.check()
     check_listing(star)
     result = verify(star)
@@ -109,12 +109,12 @@ def test_roles_that_are_held_whole_let_no_tuple_wait(spark, sqlite_star):
     """A further role gets fewer tuples, so that the mean of the hits would be less than all."""
     sqlite_star.add_file(900)
     summary = sqlite_star.run(spark, algorithm="hash-join", parameters={}, memory="64MB")
-    assert 0 < summary["matched"] < 900
+    assert 0 < summary.matched < 900
     ((hits, got),) = sqlite_star.query("SELECT sum(cache_hits), sum(rows_read) FROM load_inputs")
     assert got < 3 * 900
-    assert summary["cache_share"] == pytest.approx(hits / got, abs=0.002)
-    assert summary["cache_share"] > 0.9
-    assert summary["longest_wait"] == 0
+    assert summary.cache_share == pytest.approx(hits / got, abs=0.002)
+    assert summary.cache_share > 0.9
+    assert summary.longest_wait == 0
     assert sqlite_star.query("SELECT max(wait_longest) FROM load_batches") == [(0,)]
 
 
@@ -201,7 +201,7 @@ def test_why_keys_of_a_left_role_match_nothing(spark, tmp_path, sink):
         for n, t in enumerate(star.sales(1500).to_pylist())
     ]
     star.put_file(star.stream_directory, pa.Table.from_pylist(rows, STREAM))
-    said = star.run(spark, sink=sink)["warnings"]
+    said = star.run(spark, sink=sink).warnings
     why = "would match after trimming and ignoring case in region"
     assert [why in each for each in said] == ([True] if sink == "sql" else [])
     result = verify(star)
@@ -261,7 +261,7 @@ def test_an_interval_with_a_bound_takes_up_new_versions_and_stops_by_request(spa
     until(lambda: read_status(checkpoint).rows_read == 2000, what="batch 2", watch=app.check)
     request_stop(checkpoint)
     summary = app.join()
-    assert summary["waiting"] == 0 and "v000002" in summary["master_version"]
+    assert summary.waiting == 0 and "v000002" in summary.master_version
     names = load.query("SELECT id, buyer_name FROM fact_sales")
     assert {name.split()[0] for i, name in names if i < 1000} == {"part"}
     assert {name.split()[0] for i, name in names if i >= 1000} == {"new"}
@@ -284,12 +284,12 @@ def test_a_load_that_is_split_by_the_keys_of_two_roles(spark, tmp_path, monkeypa
     load.add_file(2000)
     summary = load.run(spark)
     load.check()
-    assert summary["memory_peak"] <= summary["memory_budget"]
+    assert summary.memory_peak <= summary.memory_budget
     read = load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")
     assert len(read) == 4 and min(read)[0] > 0.8 * 7500 / 4
     status = read_status(load.checkpoint)
     assert status.shares == {"part": 2, "buyer": 2} and {*status.sizes} == {"part", "buyer"}
-    assert 0.99 < sum(status.sizes.values()) / summary["memory_budget"] <= 1
+    assert 0.99 < sum(status.sizes.values()) / summary.memory_budget <= 1
     reasons = load.query("SELECT DISTINCT reason FROM load_batches")
     assert all("1/2 of part" in why and "1/2 of buyer" in why for (why,) in reasons)
     result = verify(load)

@@ -29,7 +29,7 @@ def sqlite(tmp_path, join_type="inner"):
 
 def waiting(summary):
     """The number of tuples held of each stream."""
-    return {name: of["waiting"] for name, of in summary["inputs"].items()}
+    return {name: of.waiting for name, of in summary.inputs.items()}
 
 
 def test_tuples_meet_across_batches_and_runs(spark, pair):
@@ -37,9 +37,9 @@ def test_tuples_meet_across_batches_and_runs(spark, pair):
         pair.add(400, 300)
     summary = pair.run(spark)
     assert (
-        summary["rows_read"] == 2100
-        and summary["waiting"]
-        and sum(waiting(summary).values()) == summary["waiting"]
+        summary.rows_read == 2100
+        and summary.waiting
+        and sum(waiting(summary).values()) == summary.waiting
     )
     pair.check(ended=False)
     pair.add(0, 500)  # only one side has more

@@ -45,19 +45,19 @@ def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, j
     summary = load.run(spark, join_type=join_type)
     load.check(join_type)
     joined, unmatched = load.expected(join_type)
-    assert summary["rows_read"] == 5500 and summary["waiting"] == 0
-    assert summary["output_rows"] == joined.total() and summary["unmatched"] == unmatched.total()
-    assert summary["rejected"].keys() == {"no_match", "null_key"}
-    assert sum(summary["rejected"].values()) == unmatched.total()
-    assert summary["memory_peak"] <= summary["memory_budget"] == 200_000
+    assert summary.rows_read == 5500 and summary.waiting == 0
+    assert summary.output_rows == joined.total() and summary.unmatched == unmatched.total()
+    assert summary.rejected.keys() == {"no_match", "null_key"}
+    assert sum(summary.rejected.values()) == unmatched.total()
+    assert summary.memory_peak <= summary.memory_budget == 200_000
     status = read_status(load.paths.checkpoints / "sales")
     assert status.state == "stopped" and status.rows_read == 5500 and status.waiting == 0
 
     before = load.facts()
-    assert load.run(spark, join_type=join_type)["rows_read"] == 0
+    assert load.run(spark, join_type=join_type).rows_read == 0
     same(load.facts(), before)
     load.add_file(2000)
-    assert load.run(spark, join_type=join_type)["rows_read"] == 2000
+    assert load.run(spark, join_type=join_type).rows_read == 2000
     load.check(join_type)
     states = load.paths.checkpoints / "sales" / "state"
     until(lambda: len(list(states.iterdir())) == 2)  # of the latest commit only
@@ -95,7 +95,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     assert {(p, now, now, s) for p, _, now, s in after} == set(idle)
     assert sum(now for _, _, now, _ in idle) > 0
     monkeypatch.setattr(Ledger, "commit", commit)
-    assert sqlite_load.run(spark, **settings)["rows_read"] == 700
+    assert sqlite_load.run(spark, **settings).rows_read == 700
     assert ran[2:] == [(3, 0), (4, 0), (4, 1)]
     sqlite_load.check()
 
@@ -130,7 +130,7 @@ def test_many_small_files_are_decoded_once_each_and_have_no_task_of_their_own(
     monkeypatch.setattr(Work, "place_splits", exchanged)
     monkeypatch.setattr(micro_batch, "place", placed)
     before = finished_tasks(spark)
-    assert sqlite_load.run(spark, job, max_files=0)["rows_read"] == 10 * len(files)
+    assert sqlite_load.run(spark, job, max_files=0).rows_read == 10 * len(files)
     sqlite_load.check()
     assert decoded == files
     # two each that get workers ready, read, join, and finish what waits
@@ -138,7 +138,7 @@ def test_many_small_files_are_decoded_once_each_and_have_no_task_of_their_own(
     decoded.clear()
     sqlite_load.add_file(10)
     if format == "parquet":  # of a few files, each task reads all, without a shuffle
-        assert sqlite_load.run(spark, job)["rows_read"] == 10 and set(decoded.values()) == {2}
+        assert sqlite_load.run(spark, job).rows_read == 10 and set(decoded.values()) == {2}
 
 
 def finished_tasks(spark) -> int:
@@ -251,7 +251,7 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
             source_columns="id BIGINT, sku STRING, amount DOUBLE",
             join_type="left",
         )
-        assert (summary["rows_read"], summary["rejected"]) == (5, {"unparsable": 2, "null_key": 1})
+        assert (summary.rows_read, summary.rejected) == (5, {"unparsable": 2, "null_key": 1})
         kept = sqlite_load.query(
             "SELECT tuple FROM unmatched JOIN load_batches USING (load_id) "
             f"WHERE app = '{form}' AND unmatched.reason = 'unparsable'"
@@ -274,10 +274,10 @@ def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
     directory.mkdir()
     (directory / "a.csv").write_text("id,sku,amount\n1,c1,1.5\n2,c2,2.5\n")
     settings = {"source_format": "csv", "source_path": str(directory)}
-    assert sqlite_load.run(spark, **settings)["matched"] == 2
+    assert sqlite_load.run(spark, **settings).matched == 2
     (directory / "b.csv").write_text("id,sku,amount\n3,c3,3.5\nx,c4,4.5\n")
     summary = sqlite_load.run(spark, **settings)  # in the types of the first run
-    assert summary["matched"] == 1 and summary["rejected"] == {"unparsable": 1}
+    assert summary.matched == 1 and summary.rejected == {"unparsable": 1}
     with pytest.raises(ConfigError, match=r"stream\.path"):
         sqlite_load.run(
             spark, app="other", source_format="csv", source_path=str(directory / "none")
@@ -326,7 +326,7 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     )
     request_stop(checkpoint)
     summary = app.join()
-    assert summary["waiting"] == 0 and summary["master_version"] == "v000002"
+    assert summary.waiting == 0 and summary.master_version == "v000002"
     assert read_status(checkpoint).state == "stopped"
     assert not (checkpoint / "stop").exists()
     names = load.query("SELECT id, name FROM fact_sales")
@@ -359,7 +359,7 @@ def test_a_load_that_goes_on_after_a_kill_notes_which_files_there_were(
     )
     assert file.stat().st_ctime < listed < time.time()
     request_stop(load.checkpoint)
-    assert app.join()["rows_read"] == 0
+    assert app.join().rows_read == 0
     load.check()
 
 
@@ -424,7 +424,7 @@ def test_tuples_that_wait_are_finished_while_new_ones_come(
     monkeypatch.undo()
     request_stop(status)
     summary = app.join()
-    assert summary["median_wait"] <= summary["longest_wait"] > 0
+    assert summary.median_wait <= summary.longest_wait > 0
     load.run(spark, memory="64MB", algorithm=algorithm)  # the file that came last
     load.check()
 
@@ -556,7 +556,7 @@ def test_zipf_source(spark, tmp_path):
     )
     summary = load.run(spark, job, app="z", max_rows=2000)
     keys = ZipfKeys(1000, 1.0, 3).draw(0, 5000).tolist()
-    assert summary["batches"] >= 3 and summary["rows_read"] == 5000
+    assert summary.batches >= 3 and summary.rows_read == 5000
     facts = load.query("SELECT id, `key`, name FROM fact_z ORDER BY id")
     assert facts == [(i, k, f"n{k}") for i, k in enumerate(keys, 1) if k <= 900]
     offsets = load.query("SELECT source_offsets FROM load_commits WHERE drain = 0 ORDER BY batch")
@@ -594,7 +594,7 @@ def test_outbox_source(spark, load):
         with engine.begin() as c:
             tuples = load.sales(rows).select(["sku", "amount"]).to_pylist()
             c.execute(text("INSERT INTO outbox (sku, amount) VALUES (:sku, :amount)"), tuples)
-        assert load.run(spark, job, max_rows=180)["rows_read"] == rows
+        assert load.run(spark, job, max_rows=180).rows_read == rows
     engine.dispose()
     joined = load.expected()[0]
     facts = load.query("SELECT seq - 1, sku, amount, part_sk, name, price FROM fact_sales")
@@ -687,7 +687,7 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
     file = tmp_path / "options.yaml"
     file.write_text("{maxFilesPerTrigger: 1, connection.password: hush-hush}")
     file.chmod(0o600)
-    assert sqlite_load.run(spark, max_files=0, source_options_file=str(file))["batches"] >= 3
+    assert sqlite_load.run(spark, max_files=0, source_options_file=str(file)).batches >= 3
     sqlite_load.check()
     written = [
         p
@@ -796,8 +796,8 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
     stream = load.job.stream.model_copy(update={"path": str(directory), "id": ("ref", "line")})
     job = load.job.model_copy(update={"stream": stream})
     summary = load.run(spark, job, join_type="left", sink=sink)
-    assert (summary["rows_read"], summary["matched"]) == (10, 5)
-    assert summary["rejected"] == {"long_id": 2, "no_match": 2, "null_key": 1}
+    assert (summary.rows_read, summary.matched) == (10, 5)
+    assert summary.rejected == {"long_id": 2, "no_match": 2, "null_key": 1}
     kept = load.query("SELECT reason, stream_id, tuple FROM unmatched")
     assert {json.loads(t)["ref"] for r, _, t in kept if r == "long_id"} == {a, a + "2"}
     assert all(len(i) <= 190 for _, i, _ in kept) and len({i for _, i, _ in kept}) == 5

@@ -37,13 +37,13 @@ def test_auto_chooses_by_the_first_batch_and_says_why(spark, load):
     load.add_file(2000)
     summary = load.run(spark, **AUTO)
     load.check()
-    assert summary["algorithm"] in REGISTRY
-    assert summary["reason"].startswith("auto, by 3,000 stream tuples")
+    assert summary.algorithm in REGISTRY
+    assert summary.reason.startswith("auto, by 3,000 stream tuples")
     told = load.query("SELECT DISTINCT algorithm, reason FROM load_batches")
-    assert told == [(summary["algorithm"], summary["reason"])]
+    assert told == [(summary.algorithm, summary.reason)]
     plan = Progress.read(load.paths.checkpoints / "sales", RolePlan).plan.joins[0]
-    assert plan.auto and plan.algorithm == summary["algorithm"]
-    assert plan.parameters == summary["parameters"]
+    assert plan.auto and plan.algorithm == summary.algorithm
+    assert plan.parameters == summary.parameters
 
 
 def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
@@ -51,14 +51,14 @@ def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
     load.publish("new part")
     load.add_file(1000)
     again = load.run(spark, **AUTO)
-    assert again["reason"].startswith("auto, by 1,000")
-    assert again["master_version"] > first["master_version"]
+    assert again.reason.startswith("auto, by 1,000")
+    assert again.master_version > first.master_version
     load.add_file(500)
     named = load.run(spark, algorithm="meshjoin", reason="for a trial")
     assert load.query("SELECT DISTINCT algorithm, reason FROM load_batches WHERE batch = 2") == [
         ("meshjoin", "for a trial")
     ]
-    assert named["waiting"] == 0
+    assert named.waiting == 0
     load.check_ledger()
 
 
@@ -86,7 +86,7 @@ def test_the_memory_that_a_refusal_names_is_enough_for_the_app(spark, load):
     assert e.value.value == 1000  # M of both partitions
     summary = load.run(spark, **AUTO, memory=e.value.least)
     load.check()
-    assert summary["algorithm"] in REGISTRY
+    assert summary.algorithm in REGISTRY
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "ssbj", "elevatorjoin"])

@@ -80,7 +80,7 @@ def test_a_load_refuses_another_warehouse_s_snapshot(home, spark):
         with pytest.raises(ConfigError, match="published from .*two.db.*`semistream provision`"):
             home.load(name)
     assert "snapshot v000003:" in home.provision("one")
-    assert home.load("one", spark)["rows_read"] == 3000
+    assert home.load("one", spark).rows_read == 3000
     facts = home.keys("one", "fact_small", "sku")
     assert facts and facts <= home.keys("one", "dim_product", "sku")
     assert "snapshot v000003, as before:" in home.provision("one")

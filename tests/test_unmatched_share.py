@@ -237,9 +237,9 @@ SAID = "unmatched keys 100 would match after trimming and ignoring case in sku"
 def test_a_run_says_why_its_keys_match_nothing(spark, sqlite_load, caplog):
     sqlite_load.add_file(2000)
     sqlite_load.add_file(2000)
-    assert sqlite_load.run(spark)["warnings"] == []
+    assert sqlite_load.run(spark).warnings == ()
     add_written(sqlite_load, 1000)
-    rise, why = sqlite_load.run(spark)["warnings"]
+    rise, why = sqlite_load.run(spark).warnings
     assert rise.startswith("100.0% of the 1,000 tuples of batch 2 have no row of part, against ")
     assert SAID in why and why.endswith("formats: {sku: {trim: true, case: fold}}")
     assert SAID in caplog.text and rise in caplog.text
@@ -247,7 +247,7 @@ def test_a_run_says_why_its_keys_match_nothing(spark, sqlite_load, caplog):
     assert result.success and any(rise in note for note in result.notes)
     assert any(SAID in note for note in result.notes)
     add_written(sqlite_load, 10_000)
-    assert SAID in sqlite_load.run(spark)["warnings"][-1]
+    assert SAID in sqlite_load.run(spark).warnings[-1]
     assert failed(verify(sqlite_load, since_last=True)) == {"unmatched_share"}
 
 
@@ -256,4 +256,4 @@ def test_a_run_that_goes_on_says_it_while_it_goes_on(spark, sqlite_load, caplog)
     app = sqlite_load.start(spark, trigger="100 milliseconds", stop_after=60)
     until(lambda: SAID in caplog.text, watch=app.check, what="a warning")
     request_stop(sqlite_load.paths.checkpoints / "sales")
-    assert SAID in app.join()["warnings"][0]
+    assert SAID in app.join().warnings[0]

@@ -357,6 +357,7 @@ class LoadOperator(SparkAppOperator):
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of the ended driver. Raises the error with which the driver failed."""
         from semistream.pipeline import steps
+        from semistream.streaming.summary import read_summary
 
         self.checkpoint = checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
@@ -369,7 +370,7 @@ class LoadOperator(SparkAppOperator):
                 f"The driver of {self.job} {event['why']}. A retry goes on from "
                 f"its checkpoint {checkpoint}."
             )
-        summary = steps.run_summary(checkpoint)
+        summary = read_summary(checkpoint).to_json()
         self.log.info("Loaded: %s", summary)
         if FACTS in self.outlets:
             context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}

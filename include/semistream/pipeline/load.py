@@ -6,7 +6,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from semistream import interrupts, workloads
 from semistream.counted import counted
@@ -22,6 +21,7 @@ from semistream.settings import Publishing
 from semistream.streaming.kept_settings import check_same_job
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
+from semistream.streaming.summary import read_summary
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import rejected_master
@@ -33,10 +33,9 @@ APP = (sys.executable, "-m", "semistream.streaming.script")
 
 def load(
     settings: AppSettings, paths: Paths, progress: Progress, print_line: Callable[[str], None]
-) -> dict[str, Any]:
-    """Provision a job's dimensions, load its stream, and prove what was loaded. Return the result
-    of ``steps.verify``, and as ``stopped`` what is to be said of a load that was to read the whole
-    source, and was stopped before; "" otherwise.
+) -> str:
+    """Provision a job's dimensions, load its stream, and prove what was loaded. Return what is to
+    be said of a load that was to read the whole source, and was stopped before; "" otherwise.
 
     After an interrupt the load drains and stops, and what it has loaded is still proven.
     print_line: a function that gets the lines of the report. Raises ConfigError for settings that
@@ -72,11 +71,11 @@ def load(
         if settings.name() not in steps.loaded_apps(paths):
             print_line(f"{settings.name()} was stopped before its first batch: nothing is loaded.")
             raise KeyboardInterrupt
-        stopped = steps.run_summary(settings.directory(paths))["stopped"]
+        stopped = read_summary(settings.directory(paths)).stopped
     progress("proof", 0, None)
     result = steps.verify(settings.name(), paths, since_last=True, sample=1000)
     left = result["unfinished"] or "it is not known whether all of the source was read"
-    return result | {"stopped": f"{left}. The same command goes on where it was" if stopped else ""}
+    return f"{left}. The same command goes on where it was" if stopped else ""
 
 
 def _run(

@@ -68,7 +68,7 @@ class LoadPage:
     reason: str
     memory: tuple[tuple[str, int], ...]
     rejected: tuple[Rejected, ...]
-    quality: tuple[dict[str, Any], ...]
+    quality: tuple[summary.Verified, ...]
     ledger: tuple[CommitCounts, ...]
     older: str
     drawing: Drawing
@@ -101,7 +101,7 @@ def load_page(app: str, paths: Paths, before: Position | None = None) -> LoadPag
         newest[0].reason if newest else "",
         memory,
         rejected,
-        tuple(quality),
+        quality,
         tuple(shown[::-1]),
         position_text(shown[0].position) if len(ledger) > PAGE else "",
         lineage(app, job),

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -51,7 +50,7 @@ class Reading:
     recent: Mapping[str, Recent] = field(default_factory=dict)
     left: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # (listed at, Proof.left)
     dimensions: tuple[DimensionLine, ...] = ()
-    tuning: tuple[dict[str, Any], ...] = ()
+    tuning: tuple[summary.Swept, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class OverviewContent:
     read: bool
     age: int
     dimensions: tuple[DimensionLine, ...]
-    tuning: tuple[dict[str, Any], ...]
+    tuning: tuple[summary.Swept, ...]
     all: bool
     at: datetime
 
@@ -190,7 +189,7 @@ class Overview:
         finally:
             engine.dispose()
         self._read = Reading(
-            url, time.monotonic(), totals, proofs, late, recent, left, dimensions, tuple(tuning)
+            url, time.monotonic(), totals, proofs, late, recent, left, dimensions, tuning
         )
         return self._read
 

@@ -104,11 +104,6 @@ def estimate_join_size(values: Mapping[str, Any], paths: Paths) -> dict[str, Any
     return asdict(found)
 
 
-def run_summary(checkpoint: Path) -> dict[str, Any]:
-    """Return the summary that the last run on a checkpoint wrote at its end."""
-    return json.loads((checkpoint / "summary.json").read_text())
-
-
 def propagated(app: str, paths: Paths, checkpoint: Path) -> dict[str, Any]:
     """Return the punctuations that an app of two streams has propagated since the last
     announcement. No later row of the app's fact table has values that match them.

@@ -3,27 +3,26 @@ summary of a load."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
-from sqlalchemy import Connection, case, func, inspect, select, true
+from sqlalchemy import Connection, case, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.errors import SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
-from semistream.pipeline.steps import run_summary
-from semistream.streaming.summary import end_to_end, two_ways
+from semistream.streaming.summary import InputTotals, RunSummary, read_summary, two_ways
 from semistream.warehouse import connect, open_warehouse
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.proof import Proof, as_run, proof_and_source
+from semistream.warehouse.proof import Proof, Run, as_run, proof_and_source
 from semistream.warehouse.schema import (
     load_commits,
     load_inputs,
@@ -37,24 +36,83 @@ from semistream.warehouse.unmatched_groups import count_open
 SWEEPS = 5  # the number of tuning sweeps that are shown, the latest ones
 
 
-def ledger(totals: Totals) -> dict[str, Any]:
-    """Return the totals of everything that an app has committed, in the form of the summary."""
-    t = totals
-    return {
-        **asdict(t),
-        "open": t.open,
-        "cache_share": f"{t.cache_hits / t.rows_read:.1%}" if t.rows_read else "–",
-        "memory": f"{megabytes(t.memory_peak)} of {megabytes(t.memory_budget)}",
-        "resident": resident(t.resident_peak),
-        "waited": in_seconds(t.wait_longest),
-    }
+class Standing(NamedTuple):
+    """What the ledger has of an app. proof: a word; complete: the sentence on it. totals and proof
+    are None while the warehouse does not answer."""
+
+    totals: Totals | None = None
+    proof: str | None = None
+    complete: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        t, in_all = self.totals or Totals(""), None
+        if self.totals is not None:
+            in_all = {name: getattr(t, name) for name in ("rows_read", "matched", "waiting")}
+            in_all |= {"unmatched": t.open, "output_rows": t.output_rows}
+            in_all |= {"batch": t.batch if t.batch >= 0 else None}
+        place = {"fact_table": t.fact_table, "sink": t.sink}
+        return place | {"in_all": in_all, "proof": self.proof, "complete": self.complete}
 
 
-def standing(names: Iterable[str], paths: Paths) -> dict[str, dict[str, Any]]:
-    """Return by app what the ledger has of it: ``fact_table`` and ``sink``, where its facts are;
-    ``in_all``, the numbers of tuples in all its loads, as in the summary, and the newest batch;
-    ``proof``, a word; and ``complete``, the sentence on it. Nothing is written, as an earlier
-    version may be loading."""
+class Verified(NamedTuple):
+    """A verification. batches: its range, or a remark that it was taken out; report: the report's
+    file relative to the reports' directory, "" if it no longer exists."""
+
+    run: Run
+    batches: str
+    report: str
+
+
+class Swept(NamedTuple):
+    """A tuning sweep. points, failed: how many points it has, and how many of them failed; best: a
+    line for each recommendation; report: as in ``Verified``."""
+
+    sweep: str
+    job: str | None
+    recorded_at: datetime
+    points: int
+    failed: int
+    best: tuple[str, ...]
+    report: str
+
+
+@dataclass(frozen=True)
+class FinalSummary:
+    """A load after its last run. total: everything that the app has committed; reasons: the
+    unmatched tuples by reason; inputs: the totals of each of several roles or streams;
+    rejected_master: the number of master rows left out; run: the last run; complete: the sentence
+    on the proof; report: the file of the last verification's report."""
+
+    app: str
+    total: Totals
+    reasons: Mapping[str, int]
+    inputs: Mapping[str, InputTotals]
+    rejected_master: int
+    late: str
+    run: RunSummary
+    complete: str
+    report: str
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The totals that the table has as texts."""
+        t = self.total
+        return {
+            "cache_share": f"{t.cache_hits / t.rows_read:.1%}" if t.rows_read else "–",
+            "memory": f"{megabytes(t.memory_peak)} of {megabytes(t.memory_budget)}",
+            "resident": resident(t.resident_peak),
+            "waited": in_seconds(t.wait_longest),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the summary for JSON."""
+        return asdict(self) | {"total": asdict(self.total) | {"open": self.total.open} | self.texts}
+
+
+def standing(names: Iterable[str], paths: Paths) -> dict[str, Standing]:
+    """Return by app what the ledger has of it. Nothing is written, as an earlier version may be
+    loading."""
     engine = connect(paths.warehouse_url)
     try:
         with engine.connect() as connection:
@@ -69,14 +127,12 @@ def standing(names: Iterable[str], paths: Paths) -> dict[str, dict[str, Any]]:
 def proven(app: str, paths: Paths) -> str:
     """Return a sentence on what is proven of an app's loads, even if the warehouse is away."""
     try:
-        return standing([app], paths)[app]["complete"] or "NO: nothing is loaded"
+        return standing([app], paths)[app].complete or "NO: nothing is loaded"
     except (SQLAlchemyError, OSError, SemistreamError) as e:
         return f"not known: {str(e).splitlines()[0]}"
 
 
-def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
-    t = totals
-    numbers = {name: getattr(t, name) for name in ("rows_read", "matched", "waiting")}
+def _stands(totals: Totals, proof: Proof | None) -> Standing:
     if proof is None:
         word = "nothing loaded"
     elif proof.failures:
@@ -85,47 +141,23 @@ def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
         word = "complete so far" if proof.left else "complete"
     else:
         word = "not proven"
-    return {
-        "fact_table": t.fact_table,
-        "sink": t.sink,
-        "in_all": numbers
-        | {
-            "unmatched": t.open,
-            "output_rows": t.output_rows,
-            "batch": t.batch if t.batch >= 0 else None,
-        },
-        "proof": word,
-        "complete": str(proof or ""),
-    }
+    return Standing(totals, word, str(proof or ""))
 
 
 def quality(
-    connection: Connection, paths: Paths, app: str | None = None, limit: int = 20
-) -> list[dict[str, Any]]:
-    """Return the latest verifications, newest first. ``report`` is relative to the reports'
-    directory."""
+    connection: Connection, paths: Paths, app: str, limit: int = 20
+) -> tuple[Verified, ...]:
+    """Return the latest verifications of an app, newest first."""
     q = quality_runs.c
-    latest = (
-        select(quality_runs)
-        .where(q.app == app if app else true())
-        .order_by(q.id.desc())
-        .limit(limit)
+    latest = select(quality_runs).where(q.app == app).order_by(q.id.desc()).limit(limit)
+    return tuple(
+        Verified(run, "taken out since" if gone else run.batches, _report(Path(run.report), paths))
+        for run, gone in ((as_run(row), row.outdated) for row in connection.execute(latest))
     )
-    return [
-        {
-            **row._mapping,
-            "batches": "taken out since" if row.outdated else as_run(row).batches,
-            "failed": json.loads(row.failed),
-            "path": row.report,
-            "report": _report(Path(row.report), paths),
-        }
-        for row in connection.execute(latest)
-    ]
 
 
-def sweeps(connection: Connection, paths: Paths) -> list[dict[str, Any]]:
-    """Return the latest tuning sweeps, newest first, with their recommendations. ``report`` is
-    relative to the reports' directory."""
+def sweeps(connection: Connection, paths: Paths) -> tuple[Swept, ...]:
+    """Return the latest tuning sweeps, newest first, with their recommendations."""
     t = tuning_runs.c
     latest = (
         select(
@@ -142,21 +174,24 @@ def sweeps(connection: Connection, paths: Paths) -> list[dict[str, Any]]:
     best = (
         select(t.sweep, t.memory, t.algorithm, t.rate).where(t.recommended == 1).order_by(t.memory)
     )
-    rows = [dict(row) for row in connection.execute(latest).mappings()]
-    recommended = connection.execute(best.where(t.sweep.in_([row["sweep"] for row in rows]))).all()
-    return [
-        {
-            **row,
-            "job": row["job"] and Path(row["job"]).stem,
-            "best": [
+    rows = connection.execute(latest).all()
+    recommended = connection.execute(best.where(t.sweep.in_([row.sweep for row in rows]))).all()
+    return tuple(
+        Swept(
+            row.sweep,
+            row.job and Path(row.job).stem,
+            row.recorded_at,
+            row.points,
+            row.failed,
+            tuple(
                 f"{megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
                 for sweep, memory, algorithm, rate in recommended
-                if sweep == row["sweep"]
-            ],
-            "report": _report(paths.reports / "tuning" / f"{row['sweep']}.html", paths),
-        }
+                if sweep == row.sweep
+            ),
+            _report(paths.reports / "tuning" / f"{row.sweep}.html", paths),
+        )
         for row in rows
-    ]
+    )
 
 
 def _report(file: Path, paths: Paths) -> str:
@@ -166,9 +201,7 @@ def _report(file: Path, paths: Paths) -> str:
     return str(file.relative_to(reports)) if file.is_relative_to(reports) and file.is_file() else ""
 
 
-def final_summary(app: str, paths: Paths) -> dict[str, Any]:
-    """Return the ledger's totals of an app, its unmatched tuples by reason, its last run, and its
-    last verification."""
+def final_summary(app: str, paths: Paths) -> FinalSummary:
     i = load_inputs.c
     with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app))
@@ -183,15 +216,10 @@ def final_summary(app: str, paths: Paths) -> dict[str, Any]:
             .order_by(i.number)
         )
         by_input = {
-            role: {
-                "unmatched": by_role[role],
-                "missed": int(missed),
-                "lacking": int(without),
-                "inferred": int(members),
-            }
+            role: InputTotals(by_role[role], int(missed), int(without), int(members))
             for role, missed, without, members in connection.execute(inputs)
         }
-        totals = read_totals(connection, app).get(app)
+        totals = read_totals(connection, app).get(app, Totals(app))
         dimensions = select(load_inputs.c.dimension).where(
             load_inputs.c.load_id.between(first, last)
         )
@@ -206,51 +234,47 @@ def final_summary(app: str, paths: Paths) -> dict[str, Any]:
         late = lateness(connection, app)
         latest = quality(connection, paths, app, limit=1)
         proof = proof_and_source(connection, app)
-    return {
-        "app": app,
-        "total": ledger(totals) if totals else {},
-        "reasons": dict(by_reason.most_common()),
-        "inputs": by_input if len(by_input) > 1 else {},
-        "rejected_master": rejected,
-        "late": str(late or ""),
-        "run": run_summary(paths.checkpoints / app),
-        "complete": str(proof or "NO: nothing was committed"),
-        "report": latest[0]["path"] if latest else "",
-    }
+    return FinalSummary(
+        app,
+        totals,
+        dict(by_reason.most_common()),
+        by_input if len(by_input) > 1 else {},
+        rejected,
+        str(late or ""),
+        read_summary(paths.checkpoints / app),
+        str(proof or "NO: nothing was committed"),
+        latest[0].run.report if latest else "",
+    )
 
 
-def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, ...]]:
+def _parts(summary: FinalSummary, key: str) -> Iterator[tuple[str, ...]]:
     """Yield the details of a row of the summary, as (name, number in this run, number in all runs).
     ``unmatched`` is divided by reason and, if there are several roles, also by role.
     ``output_rows`` is detailed by the roles of which rows have no row, or an inferred member."""
-    run, inputs = summary["run"], summary["inputs"]
+    run = summary.run
 
     def of_inputs(count: str, head: str) -> Iterator[tuple[str, ...]]:
-        for name, counts in inputs.items():
-            if counts[count]:
-                now = run.get("inputs", {}).get(name, {}).get(count, 0)
-                yield f"{head}{name}", f"{now:,}", f"{counts[count]:,}"
+        for name, of in summary.inputs.items():
+            if in_all := getattr(of, count):
+                now = getattr(run.inputs.get(name, InputTotals()), count)
+                yield f"{head}{name}", f"{now:,}", f"{in_all:,}"
 
     if key == "output_rows":
         yield from of_inputs("lacking", "without ")
         yield from of_inputs("inferred", "inferred ")
     if key == "unmatched":
         reasons = [
-            (reason, f"{run['rejected'].get(reason, 0):,}", f"{count:,}")
-            for reason, count in summary["reasons"].items()
+            (reason, f"{run.rejected.get(reason, 0):,}", f"{count:,}")
+            for reason, count in summary.reasons.items()
         ]
         yield from two_ways(reasons, list(of_inputs("unmatched", "")), "", "")
 
 
-def summary_table(summary: Mapping[str, Any]) -> Table:
+def summary_table(summary: FinalSummary) -> Table:
     """Return a table that compares this run with everything that the app has ever committed."""
-    run, total = summary["run"], summary["total"]
+    run, total, texts = summary.run, summary.total, summary.texts
     table = Table(
-        "",
-        "this run",
-        "in all",
-        title=f"{summary['app']} → {total.get('fact_table', '')}",
-        title_justify="left",
+        "", "this run", "in all", title=f"{summary.app} → {total.fact_table}", title_justify="left"
     )
     for column in table.columns[1:]:
         column.justify = "right"
@@ -263,40 +287,34 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         ("output rows", "output_rows"),
     ):
         # in the total, only those count as unmatched that no later load has resolved
-        now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
+        now, in_all = getattr(run, key), getattr(total, "open" if key == "unmatched" else key)
         if now or in_all or key != "resolved":
             table.add_row(label, f"{now:,}", f"{in_all:,}")
         for part in _parts(summary, key):
             table.add_row(f"  {part[0]}", *part[1:])
-    for column, count in sorted(run.get("nulled", {}).items()):
-        table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
-    if summary["rejected_master"]:
-        table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
-    memory = f"{megabytes(run['memory_peak'])} of {megabytes(run['memory_budget'])}"
+    for name, count in sorted(run.nulled.items()):
+        table.add_row(f"  NULL, not a number: {name}", f"{count:,}", "")
+    if summary.rejected_master:
+        table.add_row("master rows left out", "", f"{summary.rejected_master:,}")
+    memory = f"{megabytes(run.memory_peak)} of {megabytes(run.memory_budget)}"
     for label, this, key in (
-        ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
-        ("end to end", f"{end_to_end(run):,.0f} tuples/s", ""),
-        (
-            "through the cache",
-            f"{run['cache_share']:.1%}" if run["rows_read"] else "–",
-            "cache_share",
-        ),
-        ("median wait for master data", in_seconds(run.get("median_wait", 0.0)), ""),
-        ("longest wait for master data", in_seconds(run.get("longest_wait", 0.0)), "waited"),
+        ("service rate", f"{run.service_rate:,.0f} tuples/s", ""),
+        ("end to end", f"{run.end_to_end:,.0f} tuples/s", ""),
+        ("through the cache", f"{run.cache_share:.1%}" if run.rows_read else "–", "cache_share"),
+        ("median wait for master data", in_seconds(run.median_wait), ""),
+        ("longest wait for master data", in_seconds(run.longest_wait), "waited"),
         ("peak memory of budget", memory, "memory"),
     ):
         # without a batch there was nothing new
-        table.add_row(label, this if run["batches"] else "–", total.get(key, ""))
-    table.add_row(
-        "peak resident, a worker", resident(run.get("resident_peak", 0)), total.get("resident", "")
-    )
+        table.add_row(label, this if run.batches else "–", texts.get(key, ""))
+    table.add_row("peak resident, a worker", resident(run.resident_peak), texts["resident"])
     table.add_section()
-    said, _, why = summary["complete"].partition(": ")
+    said, _, why = summary.complete.partition(": ")
     table.add_row("complete", "", said)
-    warnings = "".join(f"Warning: {sentence}\n" for sentence in run.get("warnings", ()))
-    late = f"Late: {summary['late']}\n" if summary.get("late") else ""
+    warnings = "".join(f"Warning: {sentence}\n" for sentence in run.warnings)
+    late = f"Late: {summary.late}\n" if summary.late else ""
     far = said.partition(",")[2]
-    table.caption = f"{warnings}{late}Complete{far}: {why}\nReport: {summary['report']}"
+    table.caption = f"{warnings}{late}Complete{far}: {why}\nReport: {summary.report}"
     table.caption_justify = "left"
     return table
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.streaming.summary import BY_INPUT, Totals
+from semistream.streaming.summary import RunSummary, Totals
 from semistream.streaming.task import Work
 from semistream.streaming.unmatched_keys import Passed, explain_unmatched
 from semistream.streaming.waiting import SAMPLED
@@ -136,7 +137,7 @@ class App:
 
     # ---- the query's life
 
-    def run(self, context: SparkContext) -> dict[str, Any]:
+    def run(self, context: SparkContext) -> RunSummary:
         """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT.
         Then drain. Return the summary."""
         self.partitions = self.planner.partitions(context.defaultParallelism)
@@ -149,7 +150,7 @@ class App:
         with starting_workers(context, self.partitions), self.commits:
             return self._run_to_end(self.query)
 
-    def leave(self) -> dict[str, Any]:
+    def leave(self) -> RunSummary:
         """End a run that was asked to stop before Spark was ready. Return its summary. Unfinished
         work of a former run is left to the next run."""
         log.info("asked to stop before Spark was there: nothing was begun")
@@ -159,7 +160,7 @@ class App:
             self.planner.plan = self.planner.wanted(asked) if progress is None else progress.plan
             return self._ended(time.time())
 
-    def _run_to_end(self, query: Query) -> dict[str, Any]:
+    def _run_to_end(self, query: Query) -> RunSummary:
         self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._check_types(self.schemas)
@@ -192,7 +193,7 @@ class App:
             self.commits.wait_for_commit()
         return self._ended(listed)
 
-    def idle(self) -> dict[str, Any] | None:
+    def idle(self) -> RunSummary | None:
         """Run without Spark if there is nothing to do. Return the summary; None if there is
         something to do. Raises SemistreamError in the same cases as ``run``."""
         listed = time.time()
@@ -227,27 +228,23 @@ class App:
         self.status.update(state="stopped")
         return replayed
 
-    def _ended(self, listed: float) -> dict[str, Any]:
+    def _ended(self, listed: float) -> RunSummary:
         """Record the end of a run and return its summary. listed: the time at which the source was
         listed, in seconds since 1970."""
         ends = self.settings.trigger == AVAILABLE_NOW
         self.commits.end_run(listed if ends and not self._stopping else None)
-        summary = {
-            "app": self.app,
-            "stopped": ends and self._stopping and self._interrupted(),
-            "job": self.job.name,
-            **self.totals.summary(self.planner.plan),
-            "filled": 0 if self.resolving is None else self.resolving.filling.filled,
-            "warnings": self._explain_unmatched(),
-            "waiting": self.commits.waiting,
-            "inputs": {
-                name: {"waiting": waiting} | {of: self.totals.inputs[name][of] for of in BY_INPUT}
-                for name, waiting in self.commits.waiting_by_input.items()
-            },
-            "memory_budget": int(self.planner.settings.memory),
-            "seconds": time.monotonic() - self.started,
-        }
-        write_json(self.checkpoint / "summary.json", summary)
+        summary = replace(
+            self.totals.summary(self.planner.plan, self.commits.waiting_by_input),
+            app=self.app,
+            stopped=ends and self._stopping and self._interrupted(),
+            job=self.job.name,
+            filled=0 if self.resolving is None else self.resolving.filling.filled,
+            warnings=tuple(self._explain_unmatched()),
+            waiting=self.commits.waiting,
+            memory_budget=int(self.planner.settings.memory),
+            seconds=time.monotonic() - self.started,
+        )
+        write_json(self.checkpoint / "summary.json", summary.to_json())
         clear_stop(self.checkpoint)
         self.status.update(state="stopped")
         return summary

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from semistream.counted import counted
 from semistream.job import SIDES
@@ -23,7 +26,85 @@ SUMMED = (
     "cache_hits",
     "bytes_read",
 )
-BY_INPUT = ("unmatched", "missed", "lacking", "inferred")  # that a summary has of each input
+
+
+@dataclass(frozen=True)
+class InputTotals:
+    """The totals of a role or stream, as in ``InputCounts``. unmatched: without the tuples that
+    were refused before the join."""
+
+    unmatched: int = 0
+    missed: int = 0
+    lacking: int = 0
+    inferred: int = 0
+
+
+@dataclass(frozen=True)
+class RunInput(InputTotals):
+    """The totals of a role or stream in a run, and the tuples that wait in it at the end."""
+
+    waiting: int = 0
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The result of a run, which ``summary.json`` has. What an earlier version has not written has
+    its default.
+
+    stopped: whether a run that was to read the whole source was stopped before; filled: the number
+    of facts that were filled in; inputs: empty if there is one role; memory_peak, resident_peak,
+    memory_budget: bytes; median_wait, longest_wait, seconds: s. See ``Totals`` and ``Plan`` for the
+    others.
+    """
+
+    app: str = ""
+    stopped: bool = False
+    job: str = ""
+    algorithm: str = ""
+    reason: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    partitions: int = 0
+    master_version: str = ""
+    batches: int = 0
+    rows_read: int = 0
+    resolved: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    output_rows: int = 0
+    cache_hits: int = 0
+    bytes_read: int = 0
+    inferred: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    nulled: Mapping[str, int] = field(default_factory=dict)
+    service_rate: float = 0.0
+    cache_share: float = 0.0
+    memory_peak: int = 0
+    resident_peak: int = 0
+    median_wait: float = 0.0
+    longest_wait: float = 0.0
+    filled: int = 0
+    warnings: tuple[str, ...] = ()
+    waiting: int = 0
+    inputs: Mapping[str, RunInput] = field(default_factory=dict)
+    memory_budget: int = 0
+    seconds: float = 0.0
+
+    @property
+    def end_to_end(self) -> float:
+        """The stream tuples per second of the whole run, including reading, Spark and the sink. In
+        contrast, the service rate covers only the operators."""
+        return self.rows_read / self.seconds if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return SUMMARY.dump_python(self, mode="json")
+
+
+SUMMARY = TypeAdapter(RunSummary)
+
+
+def read_summary(checkpoint: Path) -> RunSummary:
+    """Return the summary that the last run on a checkpoint wrote at its end."""
+    return SUMMARY.validate_json((checkpoint / "summary.json").read_bytes())
 
 
 @dataclass
@@ -106,41 +187,42 @@ class Totals:
             "longest_wait": self.longest_wait,
         }
 
-    def summary(self, plan: Plan[Any]) -> dict[str, Any]:
-        """Return the totals for ``summary.json``. plan: the plan at the end of the run."""
-        return {
-            "algorithm": plan.algorithm,
-            "reason": plan.reason,
-            "parameters": plan.parameters,
-            "partitions": plan.partitions,
-            "master_version": plan.version,
-            "batches": self.batches,
-            **{name: self.sums[name] for name in SUMMED},
-            "inferred": sum(of["inferred"] for of in self.inputs.values()),
-            "rejected": dict(self.rejected),
-            "nulled": dict(self.nulled),
-            "service_rate": self.service_rate,
-            "cache_share": self.cache_share,
-            "memory_peak": self.memory_peak,
-            "resident_peak": self.resident_peak,
-            "median_wait": self.median_wait,
-            "longest_wait": self.longest_wait,
-        }
+    def summary(self, plan: Plan[Any], waiting: Mapping[str, int]) -> RunSummary:
+        """Return the summary of the run as far as it follows from its totals. plan: the plan at the
+        end of the run; waiting: the tuples that wait, by input, if there are several roles."""
+        sums: dict[str, Any] = {name: self.sums[name] for name in SUMMED}
+        return RunSummary(
+            algorithm=plan.algorithm,
+            reason=plan.reason,
+            parameters=plan.parameters,
+            partitions=plan.partitions,
+            master_version=plan.version,
+            batches=self.batches,
+            **sums,
+            inferred=sum(of["inferred"] for of in self.inputs.values()),
+            rejected=dict(self.rejected),
+            nulled=dict(self.nulled),
+            service_rate=self.service_rate,
+            cache_share=self.cache_share,
+            memory_peak=self.memory_peak,
+            resident_peak=self.resident_peak,
+            median_wait=self.median_wait,
+            longest_wait=self.longest_wait,
+            inputs={name: self._of_input(name, n) for name, n in waiting.items()},
+        )
 
-
-def end_to_end(summary: Mapping[str, Any]) -> float:
-    """Return the stream tuples per second of the whole run, including reading, Spark and the sink.
-    In contrast, the service rate covers only the operators."""
-    return summary["rows_read"] / summary["seconds"] if summary.get("seconds") else 0.0
+    def _of_input(self, name: str, waiting: int) -> RunInput:
+        of = self.inputs[name]
+        return RunInput(of["unmatched"], of["missed"], of["lacking"], of["inferred"], waiting)
 
 
 def _by_input(
-    inputs: Mapping[str, Mapping[str, int]], count: str, head: str = ""
+    inputs: Mapping[str, RunInput], count: str, head: str = ""
 ) -> Iterator[tuple[str, str]]:
     """Yield a line for each input whose count is not 0. count: the count's name."""
     for name, of in inputs.items():
-        if of.get(count):
-            yield f"{head}{name}", f"{of[count]:,}"
+        if n := getattr(of, count):
+            yield f"{head}{name}", f"{n:,}"
 
 
 def _indented(lines: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -162,48 +244,47 @@ def two_ways(
     ]
 
 
-def describe(summary: dict[str, Any]) -> str:
+def describe(s: RunSummary) -> str:
     """Return the summary as text for people."""
-    s = summary
-    reasons = [(reason, f"{count:,}") for reason, count in sorted(s["rejected"].items())]
+    reasons = [(reason, f"{count:,}") for reason, count in sorted(s.rejected.items())]
     lines = [
-        ("rows read", f"{s['rows_read']:,}"),
-        ("matched", f"{s['matched']:,}"),
-        ("unmatched", f"{s['unmatched']:,}"),
-        *_indented(two_ways(reasons, [*_by_input(s["inputs"], "unmatched")], "")),
-        *((("resolved, late", f"{s['resolved']:,}"),) if s.get("resolved") else ()),
-        *((("filled in, late", f"{s['filled']:,}"),) if s.get("filled") else ()),
-        ("waiting", f"{s['waiting']:,}"),
-        *_indented(_by_input(s["inputs"], "waiting")),
-        ("output rows", f"{s['output_rows']:,}"),
-        *_indented(_by_input(s["inputs"], "lacking", "without ")),
-        *_indented(_by_input(s["inputs"], "inferred", "inferred ")),
+        ("rows read", f"{s.rows_read:,}"),
+        ("matched", f"{s.matched:,}"),
+        ("unmatched", f"{s.unmatched:,}"),
+        *_indented(two_ways(reasons, [*_by_input(s.inputs, "unmatched")], "")),
+        *((("resolved, late", f"{s.resolved:,}"),) if s.resolved else ()),
+        *((("filled in, late", f"{s.filled:,}"),) if s.filled else ()),
+        ("waiting", f"{s.waiting:,}"),
+        *_indented(_by_input(s.inputs, "waiting")),
+        ("output rows", f"{s.output_rows:,}"),
+        *_indented(_by_input(s.inputs, "lacking", "without ")),
+        *_indented(_by_input(s.inputs, "inferred", "inferred ")),
         *(
             (f"  NULL, not a number: {column}", f"{count:,}")
-            for column, count in sorted(s.get("nulled", {}).items())
+            for column, count in sorted(s.nulled.items())
         ),
-        ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
-        ("end to end", f"{end_to_end(s):,.0f} tuples/s"),
+        ("service rate", f"{s.service_rate:,.0f} tuples/s"),
+        ("end to end", f"{s.end_to_end:,.0f} tuples/s"),
         *(
             (
-                ("through the cache", f"{s['cache_share']:.1%}"),
-                ("waited, median", in_seconds(s["median_wait"])),
-                ("waited, longest", in_seconds(s["longest_wait"])),
+                ("through the cache", f"{s.cache_share:.1%}"),
+                ("waited, median", in_seconds(s.median_wait)),
+                ("waited, longest", in_seconds(s.longest_wait)),
             )
-            if s["master_version"]
+            if s.master_version
             else ()
         ),
-        ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
-        ("peak resident", f"{s['resident_peak']:,} bytes a worker"),
-        ("seconds", f"{s['seconds']:.1f}"),
+        ("peak memory", f"{s.memory_peak:,} of {s.memory_budget:,} bytes"),
+        ("peak resident", f"{s.resident_peak:,} bytes a worker"),
+        ("seconds", f"{s.seconds:.1f}"),
     ]
     title = (
-        f"{s['app']}: {s['algorithm']} with {counted(s['partitions'], 'partition')}, "
-        f"{counted(s['batches'], 'batch')}"
+        f"{s.app}: {s.algorithm} with {counted(s.partitions, 'partition')}, "
+        f"{counted(s.batches, 'batch')}"
     )
-    if s["master_version"]:
-        title += f", master {s['master_version']}"
-    if s["reason"]:
-        title += f"\n  {s['reason']}"
-    warnings = [f"  warning: {sentence}" for sentence in s.get("warnings", ())]
+    if s.master_version:
+        title += f", master {s.master_version}"
+    if s.reason:
+        title += f"\n  {s.reason}"
+    warnings = [f"  warning: {sentence}" for sentence in s.warnings]
     return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines), *warnings])

@@ -33,6 +33,7 @@ from semistream.sizing.search import fastest, format_sizes, tune_all
 from semistream.sizing.sizing_input import SizingInput
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
+from semistream.streaming.summary import read_summary
 from semistream.tuning.advice import describe, recommendation
 from semistream.tuning.measure import (
     FAILED,
@@ -364,7 +365,7 @@ def _measured(point: Point, home: Path, name: str) -> Point:
             state=FAILED,
             error=(status and status.error) or point.error or "the app did not come to its end",
         )
-    summary = json.loads((checkpoint / "summary.json").read_text())
+    summary = read_summary(checkpoint)
     b = load_batches.c
     last = select(func.max(b.batch)).scalar_subquery()
     batches = (
@@ -393,9 +394,9 @@ def _measured(point: Point, home: Path, name: str) -> Point:
         state=MEASURED,
         rate=finished / seconds,
         cache_share=hits / max(finished, 1),
-        rows=summary["rows_read"],
-        memory_peak=summary["memory_peak"],
-        seconds=summary["seconds"],
+        rows=summary.rows_read,
+        memory_peak=summary.memory_peak,
+        seconds=summary.seconds,
         error=note,
     )
 

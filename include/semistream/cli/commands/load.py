@@ -24,22 +24,23 @@ def run(arguments: Namespace) -> int:
     )
 
     def show() -> None:
+        summary = final_summary(settings.name(), paths)
         console.show(
             arguments.json,
-            final_summary(settings.name(), paths),
-            lambda summary: console.text_console().print(summary_table(summary)),
+            summary.as_dict(),
+            lambda _: console.text_console().print(summary_table(summary)),
         )
 
     try:
         with console.progress(arguments.progress) as tell:
-            result = load(settings, paths, tell, lambda line: print(line, file=sys.stderr))
+            stopped = load(settings, paths, tell, lambda line: print(line, file=sys.stderr))
     except VerificationFailed:  # then above all one wants to see what was loaded
         show()
         raise
     show()
-    if result["stopped"]:
-        print(f"Interrupted: {result['stopped']}.", file=sys.stderr)
-    return 130 if result["stopped"] else 0
+    if stopped:
+        print(f"Interrupted: {stopped}.", file=sys.stderr)
+    return 130 if stopped else 0
 
 
 COMMAND = Command(
