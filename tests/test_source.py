@@ -146,9 +146,9 @@ def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are
 def test_a_file_that_is_gone_before_it_is_read_stops_the_load(spark, sqlite_load, monkeypatch):
     sqlite_load.add_file(50)
     file, aside = next(sqlite_load.stream_directory.iterdir()), sqlite_load.paths.home / "aside"
-    rested = MicroBatch._complete_files
+    rested = MicroBatch._rested
     monkeypatch.setattr(
-        MicroBatch, "_complete_files", lambda *args: (shutil.move(file, aside), rested(*args))[1]
+        MicroBatch, "_rested", lambda *args: (shutil.move(file, aside), rested(*args))[1]
     )
     with pytest.raises(StateError, match=f"{file} is gone"):
         sqlite_load.run(spark)

@@ -19,7 +19,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,7 +27,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
-from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import ConfigError, SemistreamError, StateError, TooManyRows
@@ -36,13 +34,14 @@ from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.master.manifest import encode_schema
 from semistream.master.published import ANEW
 from semistream.paths import Paths
-from semistream.positions import START, Kind, Position
+from semistream.positions import Kind, Position
 from semistream.resident import give_back
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
+from semistream.streaming.explaining import explain_unmatched
 from semistream.streaming.file_query import FileQuery
 from semistream.streaming.idle import is_loaded, plan_of_idle_load
 from semistream.streaming.kept_settings import check_same_types
@@ -73,11 +72,9 @@ from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import RunSummary, Totals
 from semistream.streaming.task import Work
-from semistream.streaming.unmatched_keys import Passed, explain_unmatched
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.records import LoadRecord
-from semistream.warehouse.tables import existing_table
 
 __all__ = ["SESSION", "App", "make_planner"]
 log = logging.getLogger(__name__)
@@ -239,7 +236,7 @@ class App:
             stopped=ends and self._stopping and self._interrupted(),
             job=self.job.name,
             filled=0 if self.resolving is None else self.resolving.filling.filled,
-            warnings=tuple(self._explain_unmatched()),
+            warnings=self._explain_unmatched(),
             waiting=self.commits.waiting,
             memory_budget=int(self.planner.settings.memory),
             seconds=time.monotonic() - self.started,
@@ -333,18 +330,17 @@ class App:
         if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._check_at:
             sentences = self._explain_unmatched()
             self._check_at = math.inf if sentences else 2 * self.totals.finished
-        elif self._drain_due():
-            with self._border:
-                if self._drain_due():  # under the lock: a batch may have failed
-                    self._drain()
-        elif self._versions_due():
-            with self._border:
-                if self._versions_due():
-                    self._take_up_versions()
-        elif self._listing_due():
-            with self._border:
-                if self._listing_due():
-                    self._note_listing()
+            return False
+        for due, do in (
+            (self._drain_due, self._drain),
+            (self._versions_due, self._take_up_versions),
+            (self._listing_due, self._note_listing),
+        ):
+            if due():
+                with self._border:
+                    if due():  # under the lock: a batch may have failed
+                        do()
+                break
         return False
 
     def _on_batch(self, batch: int, frames: Sequence[DataFrame]) -> None:
@@ -373,14 +369,13 @@ class App:
         else:
             commits.check_follows(batch.number)
             self.planner.check_open(commits.last)
-            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
+            files = batch.complete_files(self.settings.min_age, self.stop_requested)
             self._change_plan(batch)
             if self.resolving is not None:
                 self.resolving.resolve(self.schemas[0])
             self._check_output(batch)
-            commits.begin(
-                Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states, **source)
-            )
+            plan, states = self.planner.plan, commits.states
+            commits.begin(Progress(batch.number, Kind.BATCH, plan, states, batch.offsets, files))
             bound = self.planner.bound.seconds is not None and commits.waiting
             if commits.loads and not bound and batch.is_empty():
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
@@ -393,10 +388,8 @@ class App:
         begun, self._called = self.commits.progress, None
         if batch.has_changed(begun):
             self.commits.take_back()
-            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
-            self.commits.begin(
-                Progress(begun.batch, begun.drain, begun.plan, begun.states, **source)
-            )
+            files = batch.complete_files(self.settings.min_age, self.stop_requested)
+            self.commits.begin(replace(begun, source=batch.offsets, sources=files))
         self._finish(batch)
 
     def _change_plan(self, batch: MicroBatch | None) -> None:
@@ -546,43 +539,19 @@ class App:
         self._unlisted = listed is None
         return listed
 
-    def _explain_unmatched(self) -> list[str]:
+    def _explain_unmatched(self) -> tuple[str, ...]:
         """Log warnings about tuples of this run without master data if there are many of them, or
         more than in former runs, with likely reasons. Return the sentences.
 
         A run with trigger availableNow calls this at its end. Other runs also call it whenever the
         number of their tuples has doubled, until there is a warning.
         """
-        number = self.commits.last
-        misses = any(of["unmatched"] or of["missed"] for of in self.totals.inputs.values())
-        if not isinstance(self.job, Job) or number is None or not misses:
-            return []
-        said = list[str]()
-        # an error in the explanation must not fail the load
-        with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
-            several = len(self.job.roles) > 1
-            for plan in self.planner.plan.joins:
-                assert isinstance(plan, RolePlan)
-                said += explain_unmatched(
-                    connection,
-                    self.app,
-                    self.job.role(plan.role),
-                    Path(plan.snapshot),
-                    (self._before or START, number),
-                    self.totals,
-                    self._passed(plan) if several else None,
-                )
+        said = explain_unmatched(
+            self.commits, self.job, self.planner.plan, self._before, self.totals
+        )
         for sentence in said:
             log.warning("%s: %s", self.app, sentence)
         return said
-
-    def _passed(self, plan: RolePlan) -> Passed | None:
-        """Return the tuples that a left join has passed on without a match, if there are several
-        joins. Return None for an inner join, or if the tuples are not in the warehouse."""
-        if plan.join_type == "inner" or not self.commits.sink.in_warehouse:
-            return None
-        facts = existing_table(self.commits.warehouse.engine, self.job.fact_table)
-        return Passed(facts, facts.c[plan.fact_key].is_not_distinct_from(plan.unknown))
 
     def _listing_due(self) -> bool:
         """Return whether an interval trigger's load is to list the source itself, because no commit

@@ -94,18 +94,20 @@ class MicroBatch:
             )
         ]
 
-    def part_of_source(self, min_age: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
-        """Wait until the batch's files are complete, and check them. Return the entries ``source``
-        and ``sources`` of the batch's ``Progress``.
+    def complete_files(
+        self, min_age: float, stop_requested: Callable[[], bool]
+    ) -> tuple[DataFile, ...]:
+        """Wait until the batch's files are complete, and check them. Return the files in this
+        state.
 
         Raises ConfigError for a file whose columns differ from the stream's, StateError for a file
         that is gone, and Stopped if a stop is requested before the files have been unchanged for
         ``min_age`` seconds.
         """
-        files = self._complete_files(min_age, stop_requested)
+        files = self._rested(min_age, stop_requested)
         for each in self.inputs:
             each.check()
-        return {"source": self.offsets, "sources": files}
+        return files
 
     def has_changed(self, begun: Progress) -> bool:
         """Return whether the part of the source differs from the one with which the batch began,
@@ -135,9 +137,7 @@ class MicroBatch:
         """Count the batch's tuples, unparsable ones included."""
         return sum(each.count() for each in self.inputs)
 
-    def _complete_files(
-        self, min_age: float, stop_requested: Callable[[], bool]
-    ) -> tuple[DataFile, ...]:
+    def _rested(self, min_age: float, stop_requested: Callable[[], bool]) -> tuple[DataFile, ...]:
         """Wait until no file has changed for ``min_age`` seconds. Return the files in this
         state."""
         files = examine(self.paths)

@@ -15,15 +15,9 @@ import pyarrow as pa
 from sqlalchemy import ColumnElement, Connection, FromClause, and_, or_, select
 
 from semistream.errors import SemistreamError, StateError
-from semistream.files.near_misses import SAMPLE, NearMisses, comparable, is_suspicious, near_misses
-from semistream.job import Role
+from semistream.files.near_misses import SAMPLE, NearMisses, comparable, near_misses
 from semistream.master.snapshot import SnapshotRelation
-from semistream.positions import Position
 from semistream.reasons import Reason
-from semistream.streaming.summary import Totals
-from semistream.warehouse.ledger import app_number
-from semistream.warehouse.load_history import newest_rise
-from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import load_batches, load_inputs, load_rejections, unmatched
 
 LOADS = 50  # partitions of micro-batches whose tuples are sampled
@@ -39,34 +33,6 @@ class Passed(NamedTuple):
     lacks_row: ColumnElement[bool]
 
 
-def explain_unmatched(
-    connection: Connection,
-    app: str,
-    role: Role,
-    snapshot: Path,
-    of: tuple[Position, Position],
-    totals: Totals,
-    passed: Passed | None,
-) -> list[str]:
-    """Return sentences about a run's tuples without a row in a role: whether their share has risen,
-    and which keys would match in another form.
-
-    snapshot: directory of the newest version; of: the newest commit before the run, and the run's
-    newest commit; totals: the run's totals; passed: None if those tuples are in ``unmatched``, or
-    outside the warehouse.
-    """
-    (before, newest), number = of, app_number(connection, app) or 0
-    rise = newest_rise(connection, app, role.name, before, newest)
-    said = [] if rise is None else [f"{rise}"]
-    counts = totals.inputs[role.name]
-    missed = counts["missed"]
-    if is_suspicious(counts["matched"] - missed, counts[Reason.NO_MATCH] + missed):
-        loads = last_load(number, before) + 1, last_load(number, newest)
-        found = find_near_misses(connection, loads, role.name, role.on, snapshot, passed)
-        said += [] if found is None else [f"{found}: formats: {found.declaration}"]
-    return said
-
-
 def find_near_misses(
     connection: Connection,
     loads: tuple[int, int],
@@ -79,7 +45,8 @@ def find_near_misses(
     master data; None if there are none, or if the snapshot is gone.
 
     loads: the first and the last load_id; on: the stream's columns, each with its master column;
-    snapshot: the version's directory; passed: see ``explain_unmatched``.
+    snapshot: the version's directory; passed: None if the tuples without a match are in
+    ``unmatched``, or outside the warehouse.
     """
     try:
         with closing(SnapshotRelation(snapshot)) as relation:
