@@ -446,22 +446,25 @@ def test_the_columns_of_a_csv_file(tmp_path, content, columns):
     assert file_columns(path, "csv") == columns
 
 
+def write_file(path, **columns):
+    """Write a file in the form of its suffix."""
+    rows = pa.table(columns)
+    if path.suffix == ".csv":
+        lines = [columns, *zip(*columns.values(), strict=True)]
+        path.write_text("\n".join(",".join(map(str, line)) for line in lines))
+    elif path.suffix == ".json":
+        path.write_text("\n".join(json.dumps(row) for row in rows.to_pylist()))
+    else:
+        pq.write_table(rows, path)
+    return path
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, form):
-    def write(name, columns):
-        table, path = pa.table(columns), directory / f"{name}.{form}"
-        if form == "csv":
-            rows = [table.column_names, *zip(*columns.values(), strict=True)]
-            path.write_text("\n".join(",".join(map(str, row)) for row in rows))
-        elif form == "json":
-            path.write_text("\n".join(json.dumps(r) for r in table.to_pylist()))
-        else:
-            pq.write_table(table, path)
-
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, form)
-    write("a", {"id": [1], "k": ["c1"], "home": ["h1"], "away": ["a1"]})
-    write("b", {"id": [2], "k": ["c2"], "away": ["a2"], "home": ["h2"]})
+    write_file(directory / f"a.{form}", id=[1], k=["c1"], home=["h1"], away=["a1"])
+    write_file(directory / f"b.{form}", id=[2], k=["c2"], away=["a2"], home=["h2"])
     sqlite_load.run(spark, job)
     loaded = [(1, "h1", "a1"), (2, "h2", "a2")]
     assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == loaded
@@ -469,12 +472,12 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
         columns = {"id": [3], "k": ["c3"], "home": ["h3"], "away": ["a3"]}
         if lacking:
             del columns[lacking]
-        write("c", columns | ({new: ["x"]} if new else {}))
+        write_file(directory / f"c.{form}", **columns, **({new: ["x"]} if new else {}))
         told = (f"lacks {lacking}" if lacking else "") + ".*" + (f"has {new}" if new else "")
         with pytest.raises(ConfigError, match=rf"c\.{form} .*{told}"):
             sqlite_load.run(spark, job)
     assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == loaded
-    write("c", {"home": ["h3"], "id": [3], "k": ["c3"], "away": ["a3"]})
+    write_file(directory / f"c.{form}", home=["h3"], id=[3], k=["c3"], away=["a3"])
     sqlite_load.run(spark, job)
     assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == [
         *loaded,
@@ -485,15 +488,7 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 def test_files_with_other_columns_are_all_named_and_can_be_left_out(spark, tmp_path, form):
     def write(name, **columns):
-        path, rows = load.stream_directory / f"{name}.{form}", pa.table(columns)
-        if form == "csv":
-            lines = [columns, *zip(*columns.values(), strict=True)]
-            path.write_text("\n".join(",".join(map(str, line)) for line in lines))
-        elif form == "json":
-            path.write_text("\n".join(json.dumps(r) for r in rows.to_pylist()))
-        else:
-            pq.write_table(rows, path)
-        return path
+        return write_file(load.stream_directory / f"{name}.{form}", **columns)
 
     load = CsvLoad(tmp_path, format=form, columns=None, options={})
     write("a", id=[1], sku=["p1"])
