@@ -30,7 +30,7 @@ PARAMS = form(
     left={"default": ""},
     right={"default": ""},
     on={"default": {}, "description": 'Join columns as JSON, {"column of A": "column of B"}'},
-    memory=BYTES | {"default": "64KB"},
+    memory=BYTES | {"default": "2MB"},
     left_types={
         "description": 'Types of columns of A as JSON, {"column": "type"}, over those '
         "found in its file"

@@ -547,7 +547,7 @@ def test_join_size_is_estimated_and_refused_above_the_limit(airflow, tmp_path, c
     assert "The join has 12 rows, off by at most 0" in caplog.text
     result = xcom("estimate_join_size", "estimate")
     assert (result["estimate"], result["bound"], result["method"]) == (12, 0, "skimmed")
-    assert 0 < result["memory_bytes"] <= 64_000 and result["left"]["rows"] == 300
+    assert 0 < result["memory_bytes"] <= 2_000_000 and result["left"]["rows"] == 300
     with pytest.raises(SystemExit, match="DagRun failed"):
         run(airflow, "estimate_join_size", **conf, max_output_rows=11)
     assert "It is estimated that the join has 12 rows" in "".join(capfd.readouterr())

@@ -93,6 +93,18 @@ def test_many_keys_are_estimated_within_the_bound(method, estimate):
     assert again["estimate"] != found["estimate"]
 
 
+def test_the_default_memory_tells_of_a_fact_table_with_its_dimension(estimate):
+    """Some keys are frequent in the one, and some come several times in the other."""
+    random = np.random.default_rng(1)
+    sides = (3000 * random.random(100_000) ** 3).astype(np.int64), random.integers(0, 2500, 3000)
+    for name, codes in zip("ab", sides, strict=True):
+        pq.write_table(pa.table({"k": codes}), f"{name}.parquet")
+    exact = int(np.bincount(sides[0], minlength=3000) @ np.bincount(sides[1], minlength=3000))
+    found = estimate("a.parquet", "b.parquet", "--on", "k")
+    assert found["enough_bytes"] == 0 and abs(found["estimate"] - exact) <= found["bound"]
+    assert estimate("a.parquet", "b.parquet", "--on", "k", "--memory", "64KB")["enough_bytes"]
+
+
 def test_a_sketch_that_cannot_tell_says_so_and_how_much_memory_would(run, estimate):
     sides = [np.random.default_rng(seed).permutation(2_000_000)[:50_000] for seed in (1, 2)]
     for name, codes in zip("ab", sides, strict=True):

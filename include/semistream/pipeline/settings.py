@@ -34,7 +34,7 @@ class JoinSizeSettings(Settings):
         "frequent, agms a little where none is",
     )
     memory: Bytes = Field(
-        ByteSize(64_000), description="Bytes that both sketches take together, for instance 64KB"
+        ByteSize(2_000_000), description="Bytes that both sketches take together, for instance 64KB"
     )
     seed: int = Field(
         0,
