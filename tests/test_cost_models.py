@@ -32,6 +32,7 @@ from semistream.cost_models import (
     ssj,
     x_hybridjoin,
 )
+from semistream.cost_models.bound import Demand
 from semistream.cost_models.costs import Cut, PhaseCosts, service_rate
 from semistream.cost_models.course import Course
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
@@ -847,6 +848,24 @@ class TestChoice:
         assert "tuples/s" not in chosen[0].reason and "times as long" in chosen[0].reason
         unknown = choose(sample, master, 1_000_000, [("key", "key")])
         assert "tuples/s" not in unknown.reason and "%" not in unknown.reason
+
+    def test_a_small_sample_promises_no_numbers(self, master):
+        """A sample that is all of the run is not small: nothing else comes."""
+
+        def reason(sample, **more):
+            costs = replace(TYPICAL, machine="mine", measured={"at": "today"})
+            stream = stream_of(ZipfKeys(R_T, 1.0, seed=5).draw(0, sample))
+            return choose(stream, master, 1_000_000, [("key", "key")], costs=costs, **more).reason
+
+        small, enough = R_T // 100 - 1, R_T // 100
+        for more in ({}, {"tuples": 100_000}, {"demand": Demand(5, 10_000)}):
+            told = reason(small, **more)
+            assert f"observed in {small:,} tuples only" in told
+            assert not re.search(r"tuples/s|%|times as long", told)
+            assert " only" not in reason(enough, **more)
+        assert re.search(r"tuples/s.*%", reason(enough, tuples=100_000))
+        assert re.search(r"tuples/s.*%", reason(enough, demand=Demand(5, 10_000)))
+        assert re.search(r"tuples/s.*%", reason(small, tuples=small))
 
     def test_knows_which_absent_keys_wait_for_a_partition(self, tmp_path):
         even = published(tmp_path / "master", np.arange(2, 40_002, 2))

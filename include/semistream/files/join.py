@@ -22,7 +22,9 @@ from semistream.files.near_misses import SampledKeys
 from semistream.files.opening import FORMATS
 from semistream.files.outputs import Outputs, Unmatched, check_paths
 from semistream.files.settings import JoinFiles
-from semistream.files.source import Chunk, FileSource
+from semistream.files.source import Chunk, FileSource, Rejected
+from semistream.files.text_source import BLOCK
+from semistream.gathering import Gathered, as_batch
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import HASH_JOIN, find_algorithm
 from semistream.joins.star import RoleJoin, Star, StarOutput
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from semistream.cost_models import Costs
 
 EXAMPLES = 3  # keys that are shown
+SAMPLE_ROWS = 50_000  # rows of small files that are enough as a sample
 
 
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
@@ -59,7 +62,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         inputs = open_star(settings, stack, progress, memory)
         stream, several = inputs.stream, len(inputs.roles) > 1
         chunks = stack.enter_context(closing(ahead(stream.chunks())))
-        first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
+        first = _first(stream, chunks)
 
         def note(role: str, rows: pa.RecordBatch) -> None:
             samples[role].add(rows)
@@ -245,7 +248,20 @@ def _open_role(
     return join, reason
 
 
+def _first(stream: FileSource, chunks: Iterator[Chunk]) -> Chunk:
+    """Return the stream's first rows, which are the sample for the cost models: the first chunk of
+    a large file, or the chunks of as many small files as together have as much."""
+    rows, rejected, read = Gathered(stream.schema), list[Rejected](), 0
+    for chunk in chunks:
+        rows.add(chunk.rows)
+        rejected += chunk.rejected
+        read += chunk.rows.num_rows + len(chunk.rejected)
+        if read >= SAMPLE_ROWS or max(stream.bytes_done, rows.size) >= BLOCK:
+            break
+    return Chunk(as_batch(rows.take()), rejected)
+
+
 def _tuples(stream: FileSource, first: Chunk) -> float:
-    """Estimate the number of the stream's tuples from the bytes of its first chunk."""
+    """Estimate the number of the stream's tuples from the bytes of its first rows."""
     read = stream.bytes_done / max(stream.bytes_total, 1)
     return max(first.rows.num_rows / read, 1.0) if read else math.inf

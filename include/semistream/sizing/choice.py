@@ -30,6 +30,8 @@ SPARE = 2.0
 # s of a byte of a tuple of R that is copied and written for the rows of one batch only. Measured in
 # whole processes, beside joins whose batches have all rows of their tuples.
 SCATTERED = 5e-9
+# a sample is small if it has fewer tuples than FEW, and than this share of R's tuples
+FEW, FEW_SHARE = 10_000, 0.01
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 
@@ -133,9 +135,12 @@ def choose(
         if math.isinf(demand.rate)
         else "what keeps max_wait at the highest rate of those that do so with little work"
     )
-    reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples, kept)
+    few = 0 < sample.num_rows < min(FEW, FEW_SHARE * master.tuple_count, tuples)
+    reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples, kept, few)
     if demand is not None:
         priced = price(best, work, costs, MODELS[best.algorithm].phase, demand)
+        if few:  # at the rate of now, too, the keys decide what the bound costs
+            demand = demand._replace(rate=math.inf)
         reason += "; " + describe_price(priced, demand)
     return Choice(best.algorithm, best.parameters, reason, ranking)
 
@@ -149,11 +154,12 @@ def _reason(
     costs: Costs,
     tuples: float,
     what: str,
+    few: bool,
 ) -> str:
     """Return the models' prediction for this run as one line. Rates are included if the run's
     length is known and the costs were measured on this machine. what: the reason for which the
-    algorithm was chosen, if not its rate."""
-    others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
+    algorithm was chosen, if not its rate; few: whether the sample is too small for numbers."""
+    others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples) and not few
     rates = bounded and bool(costs.measured)
     summary = (
         f"about {_about(best.rate)} tuples/s inside the join"
@@ -175,7 +181,7 @@ def _reason(
     )
     return (
         f"{best.algorithm}: {summary} with M = {memory:,} bytes over {master.tuple_count:,} "
-        f"master tuples; keys {frequencies.name}"
+        f"master tuples; keys {frequencies.name}{' only' if few else ''}"
         + (f"; next {behind}" if behind else "")
         + f"; costs of {costs.machine}"
         + (
