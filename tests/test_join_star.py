@@ -153,6 +153,12 @@ def test_a_tuple_that_misses_an_inner_role_leaves_and_is_kept_with_the_role(star
         counted = of_role(stats, name)["unmatched"]
         assert {r: sum(row["reason"] == r for row in of) for r in counted} == counted
     assert len(lost) == sum(map(len, rows.values()))
+    told = re.findall(r"^(?:unmatched: \w+|without \w+) +([\d,]+)", out, re.M)
+    assert sum(int(number.replace(",", "")) for number in told) == len(lost)
+    assert (
+        len(re.findall(r"^without (?:dest|weather) .*go on with nulls; in lost.parquet", out, re.M))
+        == 2
+    )
     assert {row["tailnum"] for row in rows["plane"] if row["reason"] == "null_key"} == {None}
     assert (
         differences(

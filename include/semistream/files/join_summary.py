@@ -37,6 +37,7 @@ class RoleSummary(MasterSummary):
     unmatched tuples on."""
 
     role: str
+    join_type: str
     near_misses: str = ""  # describes what would make more keys match
     statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
 
@@ -105,6 +106,7 @@ def total(summary: Summary, star: Star, inputs: StarInputs, seconds: float) -> N
                 Counter(role.rejected),
                 role.master.version,
                 role=each.role,
+                join_type=each.join.spec.join_type,
                 statistics=stats.as_dict(),
             )
         )

@@ -30,6 +30,7 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
 
     table = console.key_value_table()
     several = len(summary.roles) > 1
+    also = f"; in {settings.unmatched}, too" if settings.unmatched else ""
     of_one = (
         (
             "through the cache",
@@ -45,6 +46,11 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
         *(
             (f"unmatched: {reason}", f"{n:,}", "")
             for reason, n in sorted(summary.unmatched.items())
+        ),
+        *(
+            (f"without {role.role}", f"{n:,}", f"go on with nulls{also}")
+            for role in summary.roles
+            if several and role.join_type == "left" and (n := sum(role.unmatched.values()))
         ),
         ("output rows", f"{summary.output_rows:,}", str(settings.out)),
         ("service rate", f"{summary.service_rate:,.0f}", "tuples/s inside the join"),
