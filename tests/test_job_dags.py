@@ -219,10 +219,11 @@ def test_each_file_of_the_bundle_is_a_dag_or_an_import_error_of_its_own(home, mo
     bundle.initialize()
     changed(home, "name: small", "name: by_hand", "by_hand")
     changed(home, "schedule: '@hourly'\n", "", "unscheduled")
-    broken = changed(home, "format: parquet", "formt: parquet", "broken")
+    broken = changed(home, "format: parquet", "formt: parquet\n  pth: there", "broken")
     dags, errors = parsed()
     assert dags == {"load_small", "load_by_hand"} and errors.keys() == {"broken.py"}
     assert f"{broken}, line 4: 'stream.formt' is not a setting" in errors["broken.py"]
+    assert f"{broken}, line 5: 'stream.pth' is not a setting" in errors["broken.py"]
     (home / "jobs" / "by_hand.yaml").unlink()
     changed(home, "name: small", "name: mended", "broken")
     assert parsed() == ({"load_small", "load_mended"}, {})

@@ -405,6 +405,45 @@ def test_wrong_settings_of_a_job_are_refused_by_their_name(run, sales, settings,
     assert not list(sales.glob("var/snapshots/*"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        (
+            {"stream:": "straem:", "fact_table:": "fact_tabel:", "name: sales": "name: [sales]"},
+            ["'straem' is no", "'fact_tabel' is no", "'name' is wrong"],
+        ),
+        (
+            {"format: csv": "fromat: csv", "on:": "max_unmatched: lots\nlate: soon\non:"},
+            ["'stream.fromat' is no", "'max_unmatched' is wrong", "'late' is wrong"],
+        ),
+        (
+            {"fact_table:": "settings: {memory: 8XB, max_wait: -1, memry: 1}\nfact_table:"},
+            ["'settings.memry' is no", "'settings.memory' is wrong", "'settings.max_wait' is"],
+        ),
+        (
+            {"fact_table:": "settings: {memory: 8XB, memry: 1}\nfact_tabel:"},
+            ["'fact_tabel' is no", "'settings.memry' is no", "'settings.memory' is wrong"],
+        ),
+    ],
+)
+def test_all_wrong_settings_of_a_job_are_named_at_once(run, sales, changes, wrong):
+    """A mistyped name is told once, and not as a missing one, too."""
+    text = JOB
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new, 1)
+    (sales / "sales.yaml").write_text(text)
+    code, out, _ = run("check", "sales.yaml")
+    out = " ".join(out.split())
+    assert code == 1 and out.count("error: job: '") == len(wrong)
+    assert all(f"error: job: {one}" in out for one in wrong)
+    assert "sales.yaml cannot be loaded: 3 errors." in out
+    for command in ("load", "tune", *(["provision"] if "settings:" not in text else [])):
+        code, _, err = run(command, "sales.yaml")
+        assert code == 2 and err.count("Wrong setting: '") == len(wrong), err
+        assert all(f"Wrong setting: {one}" in err for one in wrong)
+
+
 def test_a_check_and_tuning_take_the_memory_of_the_job(run, sales):
     job, found = sales / "sales.yaml", dict[str, str]()
     for given in ("", "settings: {memory: 5MB}\n"):

@@ -1,6 +1,8 @@
 """Errors that a user can act on."""
 
-from collections.abc import Collection
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
 
 
 class SemistreamError(Exception):
@@ -19,6 +21,37 @@ class ConfigError(SemistreamError, ValueError):
         self.remedy = remedy
         got = "" if value is None else f" Got {value!r} instead."
         super().__init__(f"'{parameter}' {constraint}.{got} {remedy}")
+
+    @property
+    def errors(self) -> Sequence[ConfigError]:
+        """The settings that cannot work, each as an error of its own."""
+        return (self,)
+
+    def renamed(self, rename: Callable[[str], str]) -> ConfigError:
+        """Return the error with other names of its parameters. rename: a function that returns a
+        parameter's name."""
+        return ConfigError(rename(self.parameter), self.constraint, self.value, self.remedy)
+
+
+class WrongSettings(ConfigError):
+    """Several settings that cannot work. Its own parameter is that of the first one."""
+
+    def __init__(self, errors: Sequence[ConfigError]):
+        first = errors[0]
+        super().__init__(first.parameter, first.constraint, first.value, first.remedy)
+        self._errors, self.args = errors, ("\n".join(map(str, errors)),)
+
+    @property
+    def errors(self) -> Sequence[ConfigError]:
+        return self._errors
+
+    def renamed(self, rename: Callable[[str], str]) -> ConfigError:
+        return WrongSettings([error.renamed(rename) for error in self._errors])
+
+
+def wrong_settings(errors: Sequence[ConfigError]) -> ConfigError:
+    """Return one error for all of these, of which there is at least one."""
+    return errors[0] if len(errors) == 1 else WrongSettings(errors)
 
 
 # modules that only an extra of the package brings, and the extra

@@ -15,7 +15,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -31,7 +31,7 @@ from pydantic import (
     model_validator,
 )
 
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, wrong_settings
 from semistream.yaml_lines import loader
 
 if typing.TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any]) -> Self:
-        """Validate a mapping. Raises ConfigError that names the first wrong parameter."""
+        """Validate a mapping. Raises ConfigError that names every wrong parameter."""
         try:
             return cls.model_validate(values)
         except ValidationError as e:
-            raise _config_error(cls, e) from None
+            raise wrong_settings(list(_config_errors(cls, e))) from None
 
     @classmethod
     def read_config(cls, path: str | Path) -> dict[str, Any]:
@@ -280,35 +280,43 @@ def _json_default(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
-    errors = e.errors()
-    # a name that is mistyped is also missing
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    where = ".".join(str(p) for p in first["loc"]) or cls.__name__
-    owner, field = _innermost(cls, first["loc"])
-    if first["type"] == "extra_forbidden":
-        import difflib
+def _config_errors(cls: type[Settings], e: ValidationError) -> Iterator[ConfigError]:
+    """Yield an error for each wrong parameter: first for the names that are no settings, because a
+    name that is mistyped is also missing, which is not told."""
+    import difflib
 
-        near = difflib.get_close_matches(str(first["loc"][-1]), owner.setting_names(), 1)
-        return ConfigError(
-            where,
+    unknown, wrong = list[Any](), list[Any]()
+    for error in e.errors():
+        (unknown if error["type"] == "extra_forbidden" else wrong).append(error)
+    meant = set[tuple[int | str, ...]]()
+    for error in unknown:
+        *outer, name = error["loc"]
+        owner, _ = _innermost(cls, error["loc"])
+        near = difflib.get_close_matches(str(name), owner.setting_names(), 1)
+        meant |= {(*outer, one) for one in near}
+        yield ConfigError(
+            ".".join(map(str, error["loc"])),
             "is not a setting",
             None,
-            "".join(f"Did you mean {name}? " for name in near)
+            "".join(f"Did you mean {one}? " for one in near)
             + f"Settings: {', '.join(owner.setting_names())}.",
         )
-    remedy = (
-        f"It means: {field.description}"
-        if field is not None and field.description
-        else "See --help."
-    )
-    if first["type"] == "missing":
-        return ConfigError(where, "must be given", None, remedy)
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):
-        return cause
-    message = first["msg"].removeprefix("Value error, ")  # of a validator of this package
-    return ConfigError(where, f"is wrong: {message}", first["input"], remedy)
+    for error in wrong:
+        if error["type"] == "missing" and error["loc"] in meant:
+            continue
+        cause = error.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            yield from cause.errors
+            continue
+        where = ".".join(map(str, error["loc"])) or cls.__name__
+        _, field = _innermost(cls, error["loc"])
+        described = field is not None and field.description
+        remedy = f"It means: {described}" if described else "See --help."
+        if error["type"] == "missing":
+            yield ConfigError(where, "must be given", None, remedy)
+        else:
+            message = error["msg"].removeprefix("Value error, ")  # of a validator of this package
+            yield ConfigError(where, f"is wrong: {message}", error["input"], remedy)
 
 
 def _innermost(

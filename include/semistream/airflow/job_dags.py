@@ -7,7 +7,6 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetAll, AssetAny, AssetWatcher, CronTriggerTimetable
 
-from semistream import workloads
 from semistream.airflow.files_trigger import FILES, FilesTrigger
 from semistream.airflow.forms import job_form
 from semistream.airflow.notifying import deadline_alert
@@ -19,7 +18,7 @@ from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
 from semistream.scheduling import NO_SCHEDULE, ON_FILES, PRESETS, check_scheduling
 from semistream.settings import read_yaml
-from semistream.streaming.settings import checked_settings
+from semistream.streaming.settings import load_with_settings
 from semistream.yaml_lines import line_of
 
 
@@ -33,15 +32,17 @@ def job_dag(file: str | Path) -> DAG | None:
     try:
         if "schedule" not in read_yaml(file):
             return None
-        return _dag(workloads.load_any_job(file, Paths.from_environment()), Path(file))
+        job, _ = load_with_settings(str(file), Paths.from_environment())
+        return _dag(job, Path(file))
     except ConfigError as e:
-        line = line_of(Path(file).read_text(), e.parameter)
-        raise JobError(f"{file}, line {line}: {e}") from None
+        text = Path(file).read_text()
+        raise JobError(
+            "\n".join(f"{file}, line {line_of(text, of.parameter)}: {of}" for of in e.errors)
+        ) from None
 
 
 def _dag(job: AnyJob, file: Path) -> DAG:
     check_scheduling(job)
-    checked_settings(job, str(file), job.settings)
     with DAG(
         dag_id=f"load_{job.name}",
         description=job.description.partition("\n")[0] or f"Load {job.fact_table}",

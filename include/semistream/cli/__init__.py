@@ -77,7 +77,7 @@ def _run(command: Command, arguments: Namespace) -> int:
         if interrupts.came or isinstance(e, KeyboardInterrupt):
             code, message = 130, interrupts.MESSAGE if command.files_only else interrupts.KEPT
         elif isinstance(e, ConfigError):
-            code, message = 2, f"Wrong setting: {e}"
+            code, message = 2, "\n".join(f"Wrong setting: {error}" for error in e.errors)
         elif isinstance(e, MissingExtra):
             code, message = 2, str(e)
         elif isinstance(e, ImportError):

@@ -83,7 +83,8 @@ def as_given(error: ConfigError, values: dict[str, Any]) -> ConfigError:
     if "master" not in values:
         return error
     (name,) = with_roles(values)["dimensions"]
-    place = error.parameter.removeprefix(f"dimensions.{name}.")
-    return ConfigError(
-        re.sub(r"^dimension(?=\.|$)", "master", place), error.constraint, error.value, error.remedy
+    return error.renamed(
+        lambda given: re.sub(
+            r"^dimension(?=\.|$)", "master", given.removeprefix(f"dimensions.{name}.")
+        )
     )

@@ -59,7 +59,7 @@ from semistream.sizing.choice import known_costs
 from semistream.sizing.initial_plan import partitions_of
 from semistream.streaming.kept_settings import check_same_job, check_same_types
 from semistream.streaming.replaying import has_header
-from semistream.streaming.settings import StreamStreamSettings, checked_settings
+from semistream.streaming.settings import StreamStreamSettings, load_with_settings
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
 from semistream.streaming.sources.file_streams import is_tuple
 from semistream.streaming.stream_schemas import former_schema
@@ -80,11 +80,12 @@ def check_job(settings: CheckSettings, paths: Paths, progress: Progress) -> JobC
     """Check a job. Errors in the job become findings of the result, and are not raised."""
     found = JobCheck(settings.job)
     try:
-        job = workloads.load_any_job(settings.job, paths)
+        job, of_job = load_with_settings(settings.job, paths)
         check_scheduling(job)
-        settings = _of_load(settings, checked_settings(job, settings.job, job.settings))
+        settings = _of_load(settings, of_job)
     except ConfigError as e:
-        found.add("error", "job", str(e))
+        for error in e.errors:
+            found.add("error", "job", str(error))
         return found
     found.job, found.memory = job.name, int(settings.memory)
     found.sink, found.fact_table = settings.sink, job.fact_table

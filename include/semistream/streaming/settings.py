@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from semistream.column_format import declared
 from semistream.durations import seconds_of
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, wrong_settings
 from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.paths import Paths
 from semistream.settings import (
@@ -24,7 +24,7 @@ from semistream.settings import (
     pairs,
     read_yaml,
 )
-from semistream.workloads.jobs import check_name
+from semistream.workloads.jobs import check_name, job_file, load_any_job
 
 AVAILABLE_NOW = "availableNow"
 
@@ -296,11 +296,33 @@ def settings_kind(job: AnyJob) -> type[AppSettings]:
     return StreamStreamSettings if isinstance(job, StreamStreamJob) else LoadSettings
 
 
+def load_with_settings(file: str, paths: Paths) -> tuple[AnyJob, dict[str, Any]]:
+    """Load a job, as ``load_any_job`` does, and return it with the settings that it gives to its
+    loads. Raises ConfigError that names what is wrong in both."""
+    try:
+        job = load_any_job(file, paths)
+    except ConfigError as e:
+        errors, path = list(e.errors), job_file(file, paths)
+        values = read_yaml(path) if path.exists() else {}
+        if isinstance(given := values.get("settings"), dict):
+            two = {"left", "right"} & values.keys()
+            try:
+                _check(StreamStreamSettings if two else LoadSettings, file, given)
+            except ConfigError as more:
+                errors += more.errors
+        raise wrong_settings(errors) from None
+    return job, checked_settings(job, file, job.settings)
+
+
 def checked_settings(job: AnyJob, file: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a job's load. Raises ConfigError for a wrong setting, under the name
     that the setting has in the job's file."""
-    try:
-        settings_kind(job).load({**given, "job": file})
-    except ConfigError as e:
-        raise ConfigError(f"settings.{e.parameter}", e.constraint, e.value, e.remedy) from None
+    _check(settings_kind(job), file, given)
     return given
+
+
+def _check(kind: type[AppSettings], file: str, given: dict[str, Any]) -> None:
+    try:
+        kind.load({**given, "job": file})
+    except ConfigError as e:
+        raise e.renamed(lambda name: f"settings.{name}") from None

@@ -30,6 +30,8 @@ from semistream.settings import read_yaml
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
 # names of jobs and apps, after which checkpoints are named
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
+# settings of which a job's file has some, though one is mistyped, and a dimension's file none
+OF_JOBS = {"stream", "left", "right", "master", "dimensions", "on", "fact_table"}
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
@@ -167,7 +169,7 @@ def dimension_file(target: str | Path, paths: Paths) -> Path | None:
         return None
     if not path.exists():
         return named if named.exists() else None
-    return None if {"stream", "left", "right"} & read_yaml(path).keys() else path
+    return None if OF_JOBS & read_yaml(path).keys() else path
 
 
 class JoinedDimension(NamedTuple):

@@ -10,17 +10,15 @@ from semistream.cli.command import Command
 
 
 def run(arguments: Namespace) -> int:
-    from semistream import workloads
     from semistream.pipeline.load import load
     from semistream.pipeline.summary import final_summary, summary_table
     from semistream.quality import VerificationFailed
-    from semistream.streaming.settings import checked_settings, settings_kind
+    from semistream.streaming.settings import load_with_settings, settings_kind
 
     given, paths = arguments.settings, arguments.paths
-    job = workloads.load_any_job(given.job, paths)
+    job, of_job = load_with_settings(given.job, paths)
     settings = settings_kind(job).load(
-        checked_settings(job, given.job, job.settings)
-        | {name: getattr(given, name) for name in given.model_fields_set}
+        of_job | {name: getattr(given, name) for name in given.model_fields_set}
     )
 
     def show() -> None:

@@ -31,17 +31,15 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream import workloads
     from semistream.sizing import known_costs, scale_out
-    from semistream.streaming.settings import checked_settings
+    from semistream.streaming.settings import load_with_settings
     from semistream.tuning import advice
     from semistream.tuning.star import splits
     from semistream.tuning.tuning_input import open_tuning_input
 
     settings, paths = arguments.settings, arguments.paths
     if settings.job and "memory" not in settings.model_fields_set:
-        job = workloads.load_any_job(settings.job, paths)
-        own = checked_settings(job, settings.job, job.settings)
+        _, own = load_with_settings(settings.job, paths)
         if "memory" in own:
             memory = type(settings).load({"memory": str(own["memory"])}).memory
             settings = settings.model_copy(update={"memory": memory})
