@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import inspect
 
+from semistream.ddl import parse_ddl, type_name
 from semistream.errors import ConfigError
 from semistream.files.source import row_text
 from semistream.paths import Paths
@@ -206,6 +207,48 @@ def test_a_type_that_nearly_all_cells_fit_is_taken_with_or_without_a_format(run,
     assert "  max_unparsable: 0.02  #" in job and "    max_rejected: 0.01  #" in job
     code, out, _ = run("check", found["file"])
     assert code == 0 and "14 of 1,000 rows cannot be read" in out and "error" not in out
+
+
+NUMBERS = {
+    # as a program writes money; a whole amount may have no decimals
+    "374.50,12.00,7.25": "DECIMAL(15,2)",
+    "374.50,12,": "DECIMAL(15,2)",
+    "0.1250,-17.2504,1.5": "DECIMAL(15,4)",
+    "0.50,0.25,-0.75": "DECIMAL(15,2)",
+    # as a floating-point number is written
+    "374.5,12.25,7.125": "DOUBLE",
+    "2.0,3.25,1.5": "DOUBLE",
+    "0.5,12.0,7.3": "DOUBLE",
+    "1e3,374.50,12.00": "DOUBLE",
+    # of too many digits, behind the point or in all
+    "52.52000,13.40495,1.00000": "DOUBLE",
+    "12345678901.50,1.00,2.00": "DOUBLE",
+}
+
+
+@pytest.mark.parametrize("comma", [False, True])
+def test_fixed_point_numbers_are_decimals(run, tmp_path, comma):
+    """They are with a decimal comma, too. A number that a double would change makes a decimal of
+    any column."""
+    wanted = {text: kind for text, kind in NUMBERS.items() if not (comma and "e" in text)}
+    columns = {f"c{i}": text.split(",") for i, text in enumerate(wanted)}
+    columns["exact"] = ["123456789012345678.5", "1.25", "2.0"]
+    separator, point = (";", ",") if comma else (",", ".")
+    lines = [separator.join(["id", "k", *columns])]
+    for i in range(60):
+        numbers = (column[i % 3].replace(".", point) for column in columns.values())
+        lines.append(separator.join([str(i), "abc"[i % 3], *numbers]))
+    (tmp_path / "s.csv").write_text("\n".join(lines) + "\n")
+    prices = (separator.join((k, f"{n}{point}50\n")) for n, k in enumerate("abc"))
+    (tmp_path / "m.csv").write_text(separator.join(("k", "price\n")) + "".join(prices))
+    found = proposed(run, "s.csv", "m.csv", "--on", "k=k")
+    job = load_job(found["file"])
+    types = {field.name: type_name(field.type) for field in parse_ddl(job.stream.columns)}
+    assert types.pop("exact") == "DECIMAL(38,2)"
+    assert list(types.values()) == ["BIGINT", "STRING", *wanted.values()]
+    assert job.roles[0].dimension.columns == "k STRING, price DECIMAL(15,2)"
+    code, out, err = run("check", found["file"])
+    assert code == 0 and "unparsable" not in out.replace("null  unparsable", ""), out + err
 
 
 def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):

@@ -18,8 +18,16 @@ import pyarrow.compute as pc
 from semistream.column_format import ColumnFormat
 from semistream.ddl import type_name
 from semistream.errors import ConfigError
-from semistream.files.convert import NULL_LIKE, cast_cells, cast_rows, readable
+from semistream.files.convert import (
+    DIGITS,
+    NULL_LIKE,
+    cast_cells,
+    cast_rows,
+    prepared_cells,
+    readable,
+)
 from semistream.files.formats import prepared
+from semistream.files.inference import SampledCells
 from semistream.files.opening import FORMATS, open_source, read_files
 from semistream.files.source import FileSource, Rejected
 from semistream.files.text_source import open_text, plain_suffix
@@ -168,6 +176,28 @@ class DetectedFile:
             ),
             notes=notes,
         )
+
+    def with_fixed_point(self, keyed: Container[str]) -> DetectedFile:
+        """Return the file with the types that suit the fractions of a CSV file: decimals for
+        fixed-point numbers, and doubles for others, unless a double would change some of them.
+        keyed: columns that keep their types."""
+        rows = self.rows
+        for at, of in enumerate(rows.schema if self.texts is not None else ()):
+            form = self.formats.get(of.name)
+            fraction = pa.types.is_floating(of.type) or pa.types.is_decimal(of.type)
+            if not fraction or of.name in keyed or (form is not None and form.percent):
+                continue
+            texts, _ = prepared_cells(of.name, self.written(of.name), form)
+            cells = SampledCells(texts)
+            if scale := cells.fixed_point():
+                kind = pa.decimal128(DIGITS, scale)
+            elif cells.fits_double():
+                kind = pa.float64()
+            else:
+                continue
+            values, _ = cast_cells(texts, kind)
+            rows = rows.set_column(at, pa.field(of.name, kind), pa.chunked_array([values]))
+        return replace(self, rows=rows)
 
 
 def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFile:

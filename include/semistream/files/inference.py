@@ -50,6 +50,10 @@ UNSEEN = 10  # digits of a decimal's fraction, if the sample of a column has no 
 FIRST = 1000  # cells that are examined first, to see whether the others need to be
 REPORTED_SHARE = 0.9  # share of cells of a narrower type, from which the others are reported
 NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
+# digits behind the point that fixed-point numbers may have: with a single one, as in 2.0 and 0.5,
+# they are written as floating-point numbers are, too
+FIXED_SCALES = range(2, 5)
+FIXED_DIGITS = 12  # the most digits of a fixed-point number
 INT64_DIGITS = 19  # digits of the largest int64
 
 
@@ -107,12 +111,36 @@ class SampledCells:
         if found == {INTEGER}:
             return pa.int64() if self._integers() else _decimal(shapes, numbers)
         if found.issubset(NUMBERS):
-            if len(changed_by_double(self.values, shapes)):
+            if not self.fits_double():
                 return _decimal(shapes)
             return pa.int64() if INTEGER in found and self._integers() else pa.float64()
         if _all(self.values, lambda cells: pc.is_in(cells, TRUTH.cast(cells.type))):
             return pa.bool_()
         return infer_time(self.values)
+
+    def fixed_point(self) -> int:
+        """Return the number of decimals if the cells are fixed-point numbers, such as amounts of
+        money; otherwise 0.
+
+        All of them are plain numbers of few digits, and either all have as many decimals, or some
+        of those with the most decimals end with a zero.
+        """
+        shapes = self.shapes
+        if not np.isin(shapes.shape, (INTEGER, FRACTION)).all():
+            return 0
+        scale = int(shapes.fraction.max(initial=0))
+        whole = int(np.maximum(shapes.digits - shapes.fraction, 1).max(initial=1))
+        if scale not in FIXED_SCALES or whole + scale > FIXED_DIGITS:
+            return 0
+        longest = shapes.fraction == scale
+        if longest.all():
+            return scale
+        padded = pc.ends_with(self.values, "0").to_numpy(zero_copy_only=False)
+        return scale if (longest & padded).any() else 0
+
+    def fits_double(self) -> bool:
+        """Return whether a double keeps each of these numbers."""
+        return not len(changed_by_double(self.values, self.shapes))
 
     def deciding_cells(self, kind: pa.DataType) -> str:
         """Describe the few cells for which ``infer_type`` chose this type, if most cells of the

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -239,16 +239,20 @@ def propose(
     of_stream, roles = _with_keys(of_stream, roles)
     found = Ids(tuple(ids), 0) if ids else identifying(of_stream)
     joined = {column for role in roles for column in role.key.on}
-    of_stream = of_stream.with_few_unfit({*(found.columns or ()), *joined})
+    of_stream = _typed(of_stream, {*(found.columns or ()), *joined})
     roles = [
-        replace(
-            role, master=role.master.with_few_unfit({*role.key.on.values(), *role.key.business_key})
-        )
+        replace(role, master=_typed(role.master, {*role.key.on.values(), *role.key.business_key}))
         for role in roles
     ]
     if not name and not (name := _name(stream)):  # of a vague directory
         name = _word(f"{stream.absolute().name}_{roles[0].name}")
     return Proposal(name, of_stream, found, tuple(roles))
+
+
+def _typed(of: DetectedFile, keyed: Container[str]) -> DetectedFile:
+    """Return a file with the types of its columns that suit most of their cells. keyed: columns
+    that keep their types."""
+    return of.with_few_unfit(keyed).with_fixed_point(keyed)
 
 
 def _with_keys(
