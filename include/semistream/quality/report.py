@@ -211,7 +211,7 @@ def _files(connection: sa.Connection, scope: Scope, after: Position | None) -> s
     """Return a text with the number of files in the batches after a position, and some of their
     names."""
     f = load_files.c
-    begin = -1 if after is None else after[0] + (after[1] > 0) - 1
+    begin = -1 if after is None else after[0]
     mine = (f.app == scope.app) & (f.batch > begin) & (f.batch <= scope.last[0])
     count = connection.scalar(select(func.count()).select_from(load_files).where(mine)) or 0
     newest = connection.scalars(

@@ -52,7 +52,9 @@ def run(arguments: Namespace) -> int:
         plans = scale_out.scale_out(
             sizing, settings.memory, arguments.scale_out, settings.algorithms, costs
         )
-        roles = splits(sizing, paths, map(int, settings.memory), costs)
+        # a join of files is no load
+        budgets = map(int, settings.memory) if settings.job else ()
+        roles = splits(sizing, paths, budgets, costs)
     value = found.as_dict() | ({"scale_out": plans} if plans else {})
     several = len(sizing.job.roles) > 1
     does = "of all roles splits M so" if several else "holds R whole in memory"
