@@ -476,6 +476,24 @@ def test_what_was_joined_again_is_where_it_is_now_in_all_numbers(page, browser):
     browser.get("about:blank")
 
 
+def test_the_numbers_of_a_role_are_of_all_loads_in_whatever_order_they_joined(page):
+    ledger = Ledger(page.engine, "shop")
+    for batch, roles in enumerate((("customers", "products"), ("products", "customers"))):
+        inputs = tuple(
+            InputCounts(
+                role, 0, 10, 10, {}, 0, "s", role, "v1", missed=3 + batch, lacking=2, inferred=1
+            )
+            for role in roles
+        )
+        record = LoadRecord("shop", batch, 0, 0, "ssbj", inputs, 10, 10, 10)
+        ledger.load(record, lambda c: None)
+        ledger.commit(Commit("shop", batch, 0, "fact_shop", "sql", 1, 10, JOB.to_ledger()))
+    (page.status("shop") / "summary.json").write_text("{}")
+    of_role = {"unmatched": 0, "missed": 7, "lacking": 4, "inferred": 2}
+    told = summary.final_summary("shop", page.paths)["inputs"]
+    assert told == {"customers": of_role, "products": of_role}
+
+
 def test_a_load_that_a_console_started_has_the_command_to_start_it_again(page):
     checkpoint = page.status("sales")
     launch = {"pid": 1, "started": 1, "host": socket.gethostname(), "at": 1.0}
