@@ -44,11 +44,7 @@ from semistream.pipeline.input_checks import (
 )
 from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
-from semistream.pipeline.warehouse_check import (
-    check_loaded_files,
-    note_decimals,
-    open_existing,
-)
+from semistream.pipeline.warehouse_check import check_loaded_files, note_decimals, open_existing
 from semistream.progress import Progress
 from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed, stored_rows
 from semistream.provisioning.master_rows import open_rows, replaced_rows

@@ -19,7 +19,7 @@ from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
 from semistream.pipeline.steps import run_summary
 from semistream.streaming.summary import end_to_end, two_ways
-from semistream.warehouse import connect, open_warehouse
+from semistream.warehouse import connect, existing, open_warehouse
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
@@ -55,7 +55,7 @@ def standing(names: Iterable[str], paths: Paths) -> dict[str, dict[str, Any]]:
     ``in_all``, the numbers of tuples in all its loads, as in the summary, and the newest batch;
     ``proof``, a word; and ``complete``, the sentence on it. Nothing is written, as an earlier
     version may be loading."""
-    engine = connect(paths.warehouse_url)
+    engine = connect(existing(paths.warehouse_url))
     try:
         with engine.connect() as connection:
             begun = inspect(connection).has_table(load_commits.name)
@@ -170,7 +170,7 @@ def final_summary(app: str, paths: Paths) -> dict[str, Any]:
     """Return the ledger's totals of an app, its unmatched tuples by reason, its last run, and its
     last verification."""
     i = load_inputs.c
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app))
         by_reason, by_role = Counter[str](), Counter[str]()
         for (reason, role), count in count_open(connection, (first, last)).items():

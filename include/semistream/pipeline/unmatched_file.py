@@ -19,7 +19,7 @@ from semistream.progress import Progress, silent
 from semistream.quality.tuple_origins import Origins, TupleOrigins
 from semistream.reasons import QUARANTINED, Reason
 from semistream.streaming.spool import TEXT
-from semistream.warehouse import open_warehouse
+from semistream.warehouse import existing, open_warehouse
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.schema import unmatched
 from semistream.warehouse.unmatched_groups import Kind, is_of
@@ -46,7 +46,7 @@ def export_unmatched(
     load.
     """
     check_output("out", out)
-    with open_warehouse(paths.warehouse_url) as engine:
+    with open_warehouse(existing(paths.warehouse_url)) as engine:
         loaded = Loaded.of(engine, app, paths)
         kinds = loaded.kinds(engine, reason, role)
         if not kinds:
