@@ -275,7 +275,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     memory = f"{megabytes(run['memory_peak'])} of {megabytes(run['memory_budget'])}"
     for label, this, key in (
         ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
-        ("end to end", f"{end_to_end(run):,.0f} tuples/s", ""),
+        ("end to end", f"{end_to_end(run['rows_read'], run.get('seconds', 0.0)):,.0f} tuples/s", ""),
         (
             "through the cache",
             f"{run['cache_share']:.1%}" if run["rows_read"] else "–",

@@ -128,10 +128,10 @@ class Totals:
         }
 
 
-def end_to_end(summary: Mapping[str, Any]) -> float:
-    """Return the stream tuples per second of the whole run, including reading, Spark and the sink.
-    In contrast, the service rate covers only the operators."""
-    return summary["rows_read"] / summary["seconds"] if summary.get("seconds") else 0.0
+def end_to_end(rows_read: int, seconds: float) -> float:
+    """Return the stream tuples per second of a run, including its start, reading, Spark and the
+    sink. In contrast, the service rate covers only the operators. seconds: since the run began."""
+    return rows_read / seconds if seconds else 0.0
 
 
 def _by_input(
@@ -183,7 +183,7 @@ def describe(summary: dict[str, Any]) -> str:
             for column, count in sorted(s.get("nulled", {}).items())
         ),
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
-        ("end to end", f"{end_to_end(s):,.0f} tuples/s"),
+        ("end to end", f"{end_to_end(s['rows_read'], s['seconds']):,.0f} tuples/s"),
         *(
             (
                 ("through the cache", f"{s['cache_share']:.1%}"),
