@@ -17,7 +17,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from semistream.errors import SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
+from semistream.pipeline import drivers
 from semistream.pipeline.steps import run_summary
+from semistream.pipeline.tiles import completeness
 from semistream.streaming.summary import end_to_end, two_ways
 from semistream.warehouse import connect, existing, open_warehouse
 from semistream.warehouse.lateness import lateness
@@ -53,8 +55,8 @@ def ledger(totals: Totals) -> dict[str, Any]:
 def standing(names: Iterable[str], paths: Paths) -> dict[str, dict[str, Any]]:
     """Return by app what the ledger has of it: ``fact_table`` and ``sink``, where its facts are;
     ``in_all``, the numbers of tuples in all its loads, as in the summary, and the newest batch;
-    ``proof``, a word; and ``complete``, the sentence on it. Nothing is written, as an earlier
-    version may be loading."""
+    ``proof``, the page's word; and ``complete``, the sentence on it. Nothing is written, as an
+    earlier version may be loading."""
     engine = connect(existing(paths.warehouse_url))
     try:
         with engine.connect() as connection:
@@ -63,7 +65,14 @@ def standing(names: Iterable[str], paths: Paths) -> dict[str, dict[str, Any]]:
             proofs = {n: proof_and_source(connection, n) for n in names if n in totals}
     finally:
         engine.dispose()
-    return {name: _stands(totals.get(name, Totals(name)), proofs.get(name)) for name in names}
+    return {
+        name: _stands(
+            totals.get(name, Totals(name)),
+            proofs.get(name),
+            alive=drivers.ending(paths.checkpoints / name) is None,
+        )
+        for name in names
+    }
 
 
 def proven(app: str, paths: Paths) -> str:
@@ -74,17 +83,9 @@ def proven(app: str, paths: Paths) -> str:
         return f"not known: {str(e).splitlines()[0]}"
 
 
-def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
+def _stands(totals: Totals, proof: Proof | None, *, alive: bool) -> dict[str, Any]:
     t = totals
     numbers = {name: getattr(t, name) for name in ("rows_read", "matched", "waiting")}
-    if proof is None:
-        word = "nothing loaded"
-    elif proof.failures:
-        word = "INCOMPLETE"
-    elif proof.complete:
-        word = "complete so far" if proof.left else "complete"
-    else:
-        word = "not proven"
     return {
         "fact_table": t.fact_table,
         "sink": t.sink,
@@ -94,7 +95,7 @@ def _stands(totals: Totals, proof: Proof | None) -> dict[str, Any]:
             "output_rows": t.output_rows,
             "batch": t.batch if t.batch >= 0 else None,
         },
-        "proof": word,
+        "proof": completeness(proof, alive).word,
         "complete": str(proof or ""),
     }
 
@@ -275,7 +276,11 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     memory = f"{megabytes(run['memory_peak'])} of {megabytes(run['memory_budget'])}"
     for label, this, key in (
         ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
-        ("end to end", f"{end_to_end(run['rows_read'], run.get('seconds', 0.0)):,.0f} tuples/s", ""),
+        (
+            "end to end",
+            f"{end_to_end(run['rows_read'], run.get('seconds', 0.0)):,.0f} tuples/s",
+            "",
+        ),
         (
             "through the cache",
             f"{run['cache_share']:.1%}" if run["rows_read"] else "–",

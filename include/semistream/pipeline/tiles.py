@@ -171,7 +171,7 @@ def tile_of(
     return Tile(
         app,
         running,
-        _complete(proof, alive),
+        completeness(proof, alive),
         _late(status, alive, waiting, limit),
         tuple(_troubles(checkpoint, status, end if known else None, proof, waiting, alive)),
         status,
@@ -257,7 +257,8 @@ def _running(status: Status | None, end: tuple[str, str] | None, known: bool) ->
     return Verdict("bad", "killed" if killed else "failed", batch)
 
 
-def _complete(proof: Proof | None, alive: bool) -> Verdict:
+def completeness(proof: Proof | None, alive: bool) -> Verdict:
+    """Return whether an app's loads are complete. alive: whether the app runs."""
     if proof is None:
         return Verdict("none", "nothing loaded")
     text = str(proof).partition(": ")[2]

@@ -85,7 +85,7 @@ def _print_in_all(entry: dict[str, Any]) -> None:
         if entry["sink"]:
             print(f"  facts: {entry['fact_table']} in {console.place_of(entry['sink'])}")
         if entry["complete"]:
-            print(f"  complete: {entry['complete']}")
+            print(f"  {entry['proof']}: {entry['complete'].partition(': ')[2]}")
 
 
 def _entry(checkpoint: Path) -> dict[str, Any]:
