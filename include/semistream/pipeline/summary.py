@@ -281,13 +281,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
             f"{end_to_end(run['rows_read'], run.get('seconds', 0.0)):,.0f} tuples/s",
             "",
         ),
-        (
-            "through the cache",
-            f"{run['cache_share']:.1%}" if run["rows_read"] else "–",
-            "cache_share",
-        ),
-        ("median wait for master data", in_seconds(run.get("median_wait", 0.0)), ""),
-        ("longest wait for master data", in_seconds(run.get("longest_wait", 0.0)), "waited"),
+        *(_of_master(run) if run["master_version"] else ()),
         ("peak memory of budget", memory, "memory"),
     ):
         # without a batch there was nothing new
@@ -304,6 +298,15 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.caption = f"{warnings}{late}Complete{far}: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
+
+
+def _of_master(run: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of a summary about the joins with master data, which two streams have not, as
+    (name, number in this run, key of the total)."""
+    share = f"{run['cache_share']:.1%}" if run["rows_read"] else "–"
+    yield "through the cache", share, "cache_share"
+    yield "median wait for master data", in_seconds(run.get("median_wait", 0.0)), ""
+    yield "longest wait for master data", in_seconds(run.get("longest_wait", 0.0)), "waited"
 
 
 def resident(peak: int) -> str:

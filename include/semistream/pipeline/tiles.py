@@ -168,6 +168,10 @@ def tile_of(
     running = _running(status, end, known)
     limit = status.max_wait if status else 0.0
     begun = launch.at if launch else None
+    wait, longest = None, None
+    if totals and totals.master_version:  # two streams wait for no master data
+        wait = status.median_wait if status and alive else last.wait_median if last else None
+        longest = status.longest_wait if status and alive else totals.wait_longest
     return Tile(
         app,
         running,
@@ -184,8 +188,8 @@ def tile_of(
         share,
         band,
         waiting,
-        status.median_wait if status and alive else last.wait_median if last else None,
-        status.longest_wait if status and alive else totals.wait_longest if totals else None,
+        wait,
+        longest,
         limit,
         proof,
         recent.arrival,
