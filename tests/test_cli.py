@@ -378,6 +378,53 @@ def test_a_load_that_runs_and_has_committed_nothing_is_not_a_wrong_setting(run):
     assert code == 2
 
 
+READING = (
+    "status",
+    "status nope",
+    "stop nope",
+    "verify nope",
+    "unmatched nope",
+    "unmatched nope --out u.csv",
+    "replay nope",
+    "reset nope --yes",
+    "reset nope --day 2026-11-23 --yes",
+    "remove nope --yes",
+    "check job.yaml",
+    "tune --stream s.csv --master m.csv --on k",
+    "estimate-join-size s.csv m.csv --on k",
+    "estimate-join-size s.csv nope --on k",
+)
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_command_that_reads_leaves_nothing_in_an_empty_home(run, command):
+    put("id,k\n1,1\n", "k,v\n1,a\n")
+    write(
+        "job.yaml",
+        "name: job\nstream: {format: csv, path: s.csv, id: [id]}\n"
+        "dimensions: {m: {path: m.csv, on: k}}\nfact_table: facts\n",
+    )
+    code, out, err = run(*command.split())
+    assert (code, bool(err)) == ((2, True) if "nope" in command else (0, False)), out + err
+    assert not Path("var").exists()
+
+
+def test_an_app_that_has_loaded_nothing_is_told_so(run):
+    for command in ("replay", "unmatched"):
+        code, _, err = run(command, "nope")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "'app' must have loaded into this warehouse. Got 'nope' instead. Those that" in err
+
+
+@pytest.mark.parametrize("command", ["load job.yaml", "check job.yaml", "status"])
+def test_a_warehouse_in_a_directory_that_is_not_there_is_refused(run, monkeypatch, command):
+    monkeypatch.setenv("WAREHOUSE_URL", f"sqlite:///{Path('gone', 'w.db').absolute()}")
+    code, _, err = run(*command.split())
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'WAREHOUSE_URL' must name a file in a directory that exists. Got 'sqlite:" in err
+    assert not Path("gone").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "what"), [("", "empty"), ("- a", "a list"), ("a", "a single value")]
 )

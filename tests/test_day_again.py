@@ -204,7 +204,7 @@ def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(spark, thre
     assert f"so far: {said}; proven are " in run("status", "sales")[1]
     correct(three)
     load_corrected(spark, three, oracle)
-    assert "Complete: yes" in three.verify() and "complete: yes: " in run("status", "sales")[1]
+    assert "Complete: yes" in three.verify() and "complete: batches " in run("status", "sales")[1]
     three.add("thursday.csv", sale(400))
     assert "1 file of the source is not loaded yet. " in three.verify()
     (three.stream_directory / "thursday.csv").unlink()

@@ -382,6 +382,25 @@ def test_the_share_without_a_row_is_judged_as_the_proof_does(run, star, more, re
     assert run("check", "star.yaml", *rest)[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://x/y", "'WAREHOUSE_URL' must start with"),
+        ("nothing://x", "'WAREHOUSE_URL' must start with"),
+        ("a place", "'WAREHOUSE_URL' must be a database URL"),
+        ("mysql+pymysql://u:p@127.0.0.1:1/x", "the warehouse does not answer: (2003, "),
+        ("sqlite:///products.csv", "the warehouse does not answer: file is not a database"),
+    ],
+)
+def test_a_warehouse_that_cannot_be_used_is_an_error(run, star, monkeypatch, url, said):
+    (star / "star.yaml").write_text((STAR % "").replace("0.05", "0.5"))
+    assert run("check", "star.yaml")[0] == 0
+    monkeypatch.setenv("WAREHOUSE_URL", url)
+    code, out, err = run("check", "star.yaml")
+    assert code == 1, out + err
+    assert f"error: job: {said}" in out
+
+
 def test_an_empty_expectation_is_an_error(run, star):
     (star / "star.yaml").write_text(STAR % "" + "expect:\n  volume:\n")
     code, out, _ = run("check", "star.yaml")

@@ -76,6 +76,8 @@ def test_it_provisions_loads_and_proves(run, sales):
     assert ["rows", "read", "1,000", "1,000"] in table
     assert ["no_match", "100", "100"] in table
     assert ["complete", "yes"] in table
+    (rate,) = [line[3] for line in table if line[:3] == ["end", "to", "end"]]
+    assert f", {rate} tuples/s end to end" in run("status", "sales")[1]
     assert "dim_product: read 90, inserted 90" in err
     assert "INFO" not in out + err
 

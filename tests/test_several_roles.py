@@ -28,6 +28,7 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
+from semistream.streaming.status import checkpoint_lock
 from semistream.streaming.summary import Totals, describe
 from semistream.streaming.unmatched_keys import _sample
 from semistream.warehouse import connect, create_all
@@ -394,14 +395,18 @@ def test_status_has_the_totals_and_the_proof_of_the_ledger(run, make, capsys):
         assert line.split()[2:8] == f"0 300 {record.matched} {300 - record.matched} 0 –".split()
         assert heads.index("proof") == line.index(entry["proof"])
         assert f"in all 300 rows read, {record.matched} matched" in run("status", "sales")[1]
-        return entry["proof"], entry["complete"].partition(":")[0]
+        said, _, why = entry["complete"].partition(": ")
+        assert f"\n  {entry['proof']}: {why}\n" in run("status", "sales")[1]
+        return entry["proof"], said
 
+    with checkpoint_lock(load.paths.checkpoints / "sales"):
+        assert shown() == ("not proven yet", "NO")  # it runs
     assert shown() == ("not proven", "NO")
     load.verify()
     assert shown() == ("complete", "yes")
     load.change("DELETE FROM fact_sales WHERE id = 1")
     load.verify()
-    assert shown() == ("INCOMPLETE", "NO")
+    assert shown() == ("not complete", "NO")
     load.change("DROP TABLE load_apps")  # as far as this version can tell
     code, out, error = run("status")
     assert code == 0 and "stopped" in out and "does not answer" in error

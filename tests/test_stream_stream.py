@@ -1,6 +1,8 @@
 """The app of two streams, in Spark."""
 
+import io
 import json
+import re
 import shutil
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
@@ -8,11 +10,13 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from loads import same
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.job import StreamStreamJob
+from semistream.pipeline.summary import final_summary, summary_table
 from semistream.quality import verify
 from semistream.workloads import ZipfKeys, load_stream_stream_job
 from stream_pairs import ORDERS, TOTALS, Pair
@@ -46,6 +50,11 @@ def test_tuples_meet_across_batches_and_runs(spark, pair):
     pair.add(300)
     pair.run(spark, end=True)
     pair.check()
+    console = Console(width=120, file=io.StringIO())
+    console.print(summary_table(final_summary(pair.job.name, pair.paths)))
+    labels = re.findall(r"^│ (\w.*?) +│", console.file.getvalue(), re.MULTILINE)
+    assert "end to end" in labels  # and nothing of master data
+    assert [of for of in labels if "cache" in of or "wait for" in of] == []
 
 
 @pytest.mark.parametrize("join_type", ["left", "right", "full"])

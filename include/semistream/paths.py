@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from semistream.errors import ConfigError
 from semistream.settings import Settings
 
 
@@ -51,6 +52,19 @@ class Paths(Settings):
             "reports_kept": of.get("SEMISTREAM_REPORTS_KEPT"),
         }
         return cls.load({"home": home} | {k: v for k, v in given.items() if v})
+
+    def check_warehouse(self) -> None:
+        """Raise ConfigError for an SQLite file in a directory that does not exist, unless that is
+        in the home, which a load makes."""
+        _, sqlite, file = self.warehouse_url.partition("sqlite:///")
+        place = Path(file.partition("?")[0]).absolute().parent
+        if sqlite and not place.is_dir() and not place.is_relative_to(one_name(self.home)):
+            raise ConfigError(
+                "WAREHOUSE_URL",
+                "must name a file in a directory that exists",
+                self.warehouse_url,
+                f"There is no {place}.",
+            )
 
     @property
     def data(self) -> Path:

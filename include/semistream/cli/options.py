@@ -74,6 +74,7 @@ def prepare(command: Command, arguments: argparse.Namespace) -> None:
         from semistream.paths import Paths
 
         arguments.paths = Paths.from_environment()
+        arguments.paths.check_warehouse()
 
 
 def _read_settings(command: Command, arguments: argparse.Namespace) -> Settings:

@@ -40,7 +40,7 @@ from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.log import SourceLog, numbers_of
 from semistream.streaming.status import checkpoint_lock
-from semistream.warehouse import open_warehouse
+from semistream.warehouse import existing, open_warehouse
 from semistream.warehouse.ledger import Ledger, app_number, checkpoint_of, retrying
 from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.taking_out import (
@@ -117,7 +117,7 @@ def plan(
     ConfigError for files that cannot be taken out or loaded again, and if there are no such files.
     """
     LoadSettings.load({"job": app, "app": app})
-    with open_warehouse(paths.warehouse_url) as engine:
+    with open_warehouse(existing(paths.warehouse_url)) as engine:
         ledger = Ledger(engine, app, RETRY)
         _check_kind(loaded_job(engine, app), app)
         last = _check_checkpoint(ledger, app, checkpoint)
@@ -170,7 +170,7 @@ def carry_out(of: DayAgain, paths: Paths, checkpoint: Path) -> None:
     function is called again with the result of ``under_way``. Raises ConfigError while the app
     runs, and if the app has loaded more since the planning."""
     with checkpoint_lock(checkpoint):
-        with open_warehouse(paths.warehouse_url) as engine:
+        with open_warehouse(existing(paths.warehouse_url)) as engine:
             if not (checkpoint / RESET).exists():
                 if _check_checkpoint(Ledger(engine, of.app, RETRY), of.app, checkpoint) != of.last:
                     raise ConfigError(

@@ -17,7 +17,7 @@ from semistream.errors import ConfigError, StateError
 from semistream.master.published import ANEW, MANIFEST, current_version, snapshot_roots
 from semistream.paths import Paths
 from semistream.settings import pair_words
-from semistream.warehouse import open_warehouse
+from semistream.warehouse import existing, open_warehouse
 from semistream.warehouse.commit_history import read_commits, with_inputs
 from semistream.warehouse.schema import load_commits, master_changes, masters, rejected_master
 
@@ -122,7 +122,7 @@ def dimension_lines(connection: Connection) -> tuple[DimensionLine, ...]:
 def dimension_page(name: str, paths: Paths) -> DimensionPage:
     """Return the content of a dimension's page. Raises ConfigError for a name that no dimension
     has."""
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         lines = {line.name: line for line in dimension_lines(connection)}
         if name not in lines:
             raise ConfigError(

@@ -44,12 +44,7 @@ from semistream.pipeline.input_checks import (
 )
 from semistream.pipeline.load_prediction import predict_load
 from semistream.pipeline.settings import CheckSettings
-from semistream.pipeline.warehouse_check import (
-    check_loaded_files,
-    may_exist,
-    note_decimals,
-    open_existing,
-)
+from semistream.pipeline.warehouse_check import check_loaded_files, note_decimals, open_existing
 from semistream.progress import Progress
 from semistream.provisioning.dimensions import check_declaration, check_unknown_allowed, stored_rows
 from semistream.provisioning.master_rows import open_rows, replaced_rows
@@ -66,6 +61,7 @@ from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.tuning.tuning_input import stream_sample
 from semistream.warehouse import shared_engine
+from semistream.warehouse.dialects import may_exist
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.tables import dimension_name, dimension_table, existing_table
@@ -128,7 +124,11 @@ class _Check:
     stored: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
-        engine = open_existing(self.paths.warehouse_url, self.found)
+        try:
+            engine = open_existing(self.paths.warehouse_url, self.found)
+        except ConfigError as e:
+            self.found.add("error", "job", str(e))
+            return
         try:
             self._run(engine)
         finally:

@@ -40,7 +40,7 @@ from semistream.progress import Progress, silent
 from semistream.sketches import METHODS
 from semistream.sketches.bounds import FAILURE
 from semistream.warehouse.bulk import fetch
-from semistream.warehouse.dialects import connect
+from semistream.warehouse.dialects import connect, existing
 from semistream.warehouse.tables import arrow_schema, existing_table
 
 FLOAT_DIGITS = 6  # decimals with which floating-point numbers are summed
@@ -160,7 +160,7 @@ class _SnapshotInput:
 
 class _TableInput:
     def __init__(self, url: str, name: str, stack: ExitStack, formats: dict[str, ColumnFormat]):
-        engine = connect(url)
+        engine = connect(existing(url))
         stack.callback(engine.dispose)
         self.table, self.formats = existing_table(engine, name), formats
         self.connection = stack.enter_context(engine.connect())

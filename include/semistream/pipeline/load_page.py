@@ -21,7 +21,7 @@ from semistream.pipeline.loaded import loaded_job
 from semistream.positions import KINDS, Kind, Position, resolves
 from semistream.settings import pair_words
 from semistream.streaming.phases import PHASES
-from semistream.warehouse import open_warehouse, unmatched_groups
+from semistream.warehouse import existing, open_warehouse, unmatched_groups
 from semistream.warehouse.commit_history import CommitCounts, read_commits, with_inputs
 from semistream.warehouse.ledger import app_number, newest_commit
 from semistream.warehouse.load_ids import app_loads
@@ -82,7 +82,7 @@ def load_page(app: str, paths: Paths, before: Position | None = None) -> LoadPag
     """Return the content of a load's page. before: a position; the ledger shows the commits before
     it, or the newest commits if it is None. Raises ConfigError for an app that has committed
     nothing."""
-    with open_warehouse(paths.warehouse_url) as engine:
+    with open_warehouse(existing(paths.warehouse_url)) as engine:
         job = loaded_job(engine, app)
         with engine.connect() as connection:
             # a resolving load has a plan of its own
@@ -116,7 +116,7 @@ def series(app: str, paths: Paths, before: Position | None = None) -> dict[str, 
     marks: events at commits; older: the position of the first commit if there are older ones,
     otherwise "".
     """
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         commits = read_commits(connection, app, CHARTED + 1, before=before)
         older = position_text(commits[1].position) if len(commits) > CHARTED else ""
         commits = with_inputs(connection, app, commits[-CHARTED:])

@@ -17,16 +17,17 @@ from sqlalchemy.exc import DBAPIError
 from semistream import workloads
 from semistream.durable import read_checked, write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import StreamStreamJob, job_of
+from semistream.job import StreamStreamJob
 from semistream.master.published import pin, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline import drivers
+from semistream.pipeline.loaded import loaded_job
 from semistream.pipeline.settings import JoinSizeSettings
 from semistream.settings import Settings
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
-from semistream.warehouse import open_warehouse, removal
+from semistream.warehouse import existing, open_warehouse, removal
 from semistream.warehouse.ledger import (
     Ledger,
     app_number,
@@ -114,7 +115,7 @@ def propagated(app: str, paths: Paths, checkpoint: Path) -> dict[str, Any]:
     """
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
     announced = json.loads(mark.read_text()) if mark.exists() else 0
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         own = app_loads(app_number(connection, app))
         first, last = max(own[0], announced + 1), own[1]
         mine = p.load_id.between(first, last)
@@ -150,7 +151,7 @@ def verify(
     if sample < 0:
         raise ConfigError("sample", "must be at least 0", sample, "0 joins none again.")
     limits = workloads.load_any_job(job, paths) if job else None
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         checkpoint = Path(checkpoint_of(connection, app) or paths.checkpoints / app)
         has_committed = app in committed_apps(connection)
     if not has_committed and drivers.is_alive(checkpoint):
@@ -216,18 +217,18 @@ def replay(
     from semistream.streaming.app import App
 
     checkpoint = (checkpoint or paths.checkpoints / app).absolute()
-    with open_warehouse(paths.warehouse_url) as engine:
-        ledger = Ledger(engine, app)
-        newest, sink = ledger.newest_job(), ledger.newest_sink()
+    with open_warehouse(existing(paths.warehouse_url)) as engine:
+        loaded, sink = loaded_job(engine, app), Ledger(engine, app).newest_sink()
     progress = read_checked(checkpoint / PROGRESS, RESTORE)
-    if newest is None or sink is None or progress is None:
+    if progress is None:
         raise ConfigError(
-            "app",
-            f"must have loaded into this warehouse, on {checkpoint}",
-            app,
-            "Run the load first, or name its --checkpoint.",
+            "checkpoint",
+            f"must be the one on which {app} has loaded",
+            str(checkpoint),
+            "Name that one.",
         )
-    loaded = workloads.load_any_job(job, paths) if job else job_of(json.loads(newest[1]))
+    if job:
+        loaded = workloads.load_any_job(job, paths)
     joins = progress["plan"].get("joins", [progress["plan"]])
     values = {
         "job": job or app,
@@ -252,14 +253,14 @@ def replay(
 
 def loaded_apps(paths: Paths) -> list[str]:
     """Return the apps that have committed anything."""
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         return committed_apps(connection)
 
 
 def rows_of(app: str, paths: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
     through a sink outside the warehouse that still has rows."""
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_holds, app, paths))
 
 
@@ -299,7 +300,7 @@ def reset(app: str, paths: Paths, checkpoint: Path | None = None, *, reports: bo
             "Check it.",
         )
     with checkpoint_lock(checkpoint):
-        with open_warehouse(paths.warehouse_url) as engine, engine.begin() as connection:
+        with open_warehouse(existing(paths.warehouse_url)) as engine, engine.begin() as connection:
             removal.remove_rows(connection, app, partial(_holds, app, paths))
         for dimension in paths.snapshots.glob("*"):
             for root in snapshot_roots(paths.snapshots, dimension.name).values():

@@ -17,8 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from semistream.errors import SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
+from semistream.pipeline import drivers
+from semistream.pipeline.tiles import completeness
 from semistream.streaming.summary import InputTotals, RunSummary, read_summary, two_ways
-from semistream.warehouse import connect, open_warehouse
+from semistream.warehouse import connect, existing, open_warehouse
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
@@ -113,7 +115,7 @@ class FinalSummary:
 def standing(names: Iterable[str], paths: Paths) -> dict[str, Standing]:
     """Return by app what the ledger has of it. Nothing is written, as an earlier version may be
     loading."""
-    engine = connect(paths.warehouse_url)
+    engine = connect(existing(paths.warehouse_url))
     try:
         with engine.connect() as connection:
             begun = inspect(connection).has_table(load_commits.name)
@@ -121,7 +123,14 @@ def standing(names: Iterable[str], paths: Paths) -> dict[str, Standing]:
             proofs = {n: proof_and_source(connection, n) for n in names if n in totals}
     finally:
         engine.dispose()
-    return {name: _stands(totals.get(name, Totals(name)), proofs.get(name)) for name in names}
+    return {
+        name: _stands(
+            totals.get(name, Totals(name)),
+            proofs.get(name),
+            alive=drivers.ending(paths.checkpoints / name) is None,
+        )
+        for name in names
+    }
 
 
 def proven(app: str, paths: Paths) -> str:
@@ -132,16 +141,8 @@ def proven(app: str, paths: Paths) -> str:
         return f"not known: {str(e).splitlines()[0]}"
 
 
-def _stands(totals: Totals, proof: Proof | None) -> Standing:
-    if proof is None:
-        word = "nothing loaded"
-    elif proof.failures:
-        word = "INCOMPLETE"
-    elif proof.complete:
-        word = "complete so far" if proof.left else "complete"
-    else:
-        word = "not proven"
-    return Standing(totals, word, str(proof or ""))
+def _stands(totals: Totals, proof: Proof | None, *, alive: bool) -> Standing:
+    return Standing(totals, completeness(proof, alive).word, str(proof or ""))
 
 
 def quality(
@@ -203,7 +204,7 @@ def _report(file: Path, paths: Paths) -> str:
 
 def final_summary(app: str, paths: Paths) -> FinalSummary:
     i = load_inputs.c
-    with open_warehouse(paths.warehouse_url) as engine, engine.connect() as connection:
+    with open_warehouse(existing(paths.warehouse_url)) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app))
         by_reason, by_role = Counter[str](), Counter[str]()
         for (reason, role), count in count_open(connection, (first, last)).items():
@@ -212,8 +213,8 @@ def final_summary(app: str, paths: Paths) -> FinalSummary:
         inputs = (
             select(i.role, *map(func.sum, (i.missed, i.lacking, i.inferred)))
             .where(i.load_id.between(first, last))
-            .group_by(i.number, i.role)
-            .order_by(i.number)
+            .group_by(i.role)  # alone, as the order of the joins may differ from run to run
+            .order_by(func.min(i.number), i.role)
         )
         by_input = {
             role: InputTotals(by_role[role], int(missed), int(without), int(members))
@@ -300,9 +301,7 @@ def summary_table(summary: FinalSummary) -> Table:
     for label, this, key in (
         ("service rate", f"{run.service_rate:,.0f} tuples/s", ""),
         ("end to end", f"{run.end_to_end:,.0f} tuples/s", ""),
-        ("through the cache", f"{run.cache_share:.1%}" if run.rows_read else "–", "cache_share"),
-        ("median wait for master data", in_seconds(run.median_wait), ""),
-        ("longest wait for master data", in_seconds(run.longest_wait), "waited"),
+        *(_of_master(run) if run.master_version else ()),
         ("peak memory of budget", memory, "memory"),
     ):
         # without a batch there was nothing new
@@ -317,6 +316,15 @@ def summary_table(summary: FinalSummary) -> Table:
     table.caption = f"{warnings}{late}Complete{far}: {why}\nReport: {summary.report}"
     table.caption_justify = "left"
     return table
+
+
+def _of_master(run: RunSummary) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of a summary about the joins with master data, which two streams have not, as
+    (name, number in this run, key of the total)."""
+    share = f"{run.cache_share:.1%}" if run.rows_read else "–"
+    yield "through the cache", share, "cache_share"
+    yield "median wait for master data", in_seconds(run.median_wait), ""
+    yield "longest wait for master data", in_seconds(run.longest_wait), "waited"
 
 
 def resident(peak: int) -> str:

@@ -168,10 +168,14 @@ def tile_of(
     running = _running(status, end, known)
     limit = status.max_wait if status else 0.0
     begun = launch.at if launch else None
+    wait, longest = None, None
+    if totals and totals.master_version:  # two streams wait for no master data
+        wait = status.median_wait if status and alive else last.wait_median if last else None
+        longest = status.longest_wait if status and alive else totals.wait_longest
     return Tile(
         app,
         running,
-        _complete(proof, alive),
+        completeness(proof, alive),
         _late(status, alive, waiting, limit),
         tuple(_troubles(checkpoint, status, end if known else None, proof, waiting, alive)),
         status,
@@ -184,8 +188,8 @@ def tile_of(
         share,
         band,
         waiting,
-        status.median_wait if status and alive else last.wait_median if last else None,
-        status.longest_wait if status and alive else totals.wait_longest if totals else None,
+        wait,
+        longest,
         limit,
         proof,
         recent.arrival,
@@ -257,7 +261,8 @@ def _running(status: Status | None, end: tuple[str, str] | None, known: bool) ->
     return Verdict("bad", "killed" if killed else "failed", batch)
 
 
-def _complete(proof: Proof | None, alive: bool) -> Verdict:
+def completeness(proof: Proof | None, alive: bool) -> Verdict:
+    """Return whether an app's loads are complete. alive: whether the app runs."""
     if proof is None:
         return Verdict("none", "nothing loaded")
     text = str(proof).partition(": ")[2]

@@ -31,7 +31,7 @@ from semistream.reasons import Reason
 from semistream.streaming.spool import TEXT
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.unmatched_keys import find_near_misses
-from semistream.warehouse import open_warehouse
+from semistream.warehouse import existing, open_warehouse
 from semistream.warehouse.ledger import app_number, checkpoint_of
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.unmatched_groups import (
@@ -164,7 +164,7 @@ def list_unmatched(
     reason and role. Memory does not grow with the number of tuples. Raises ConfigError."""
     if limit < 1:
         raise ConfigError("limit", "must be at least 1", limit, "Leave it out for ten keys.")
-    with open_warehouse(paths.warehouse_url) as engine:
+    with open_warehouse(existing(paths.warehouse_url)) as engine:
         loaded = Loaded.of(engine, app, paths)
         found = list[Listed]()
         for kind in loaded.kinds(engine, reason, role):

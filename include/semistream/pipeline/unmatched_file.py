@@ -20,7 +20,7 @@ from semistream.quality.tuple_origins import Origins, TupleOrigins
 from semistream.reasons import QUARANTINED, Reason
 from semistream.streaming.replaying import free_name
 from semistream.streaming.spool import TEXT
-from semistream.warehouse import open_warehouse
+from semistream.warehouse import existing, open_warehouse
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.schema import unmatched
 from semistream.warehouse.unmatched_groups import Kind, is_of
@@ -47,7 +47,7 @@ def export_unmatched(
     load.
     """
     check_output("out", out)
-    with open_warehouse(paths.warehouse_url) as engine:
+    with open_warehouse(existing(paths.warehouse_url)) as engine:
         loaded = Loaded.of(engine, app, paths)
         kinds = loaded.kinds(engine, reason, role)
         if not kinds:

@@ -14,26 +14,20 @@ from semistream.counted import counted
 from semistream.job import AnyJob
 from semistream.pipeline.check_result import JobCheck
 from semistream.warehouse import connect
-from semistream.warehouse.dialects import system_of
+from semistream.warehouse.dialects import may_exist, system_of
 from semistream.warehouse.source_files import NOT_SEEN, compare
-
-
-def may_exist(url: str) -> bool:
-    """Return whether the warehouse may exist; see ``System.may_exist``."""
-    parsed = make_url(url)
-    return system_of(parsed.get_dialect()()).may_exist(parsed)
 
 
 def open_existing(url: str, found: JobCheck) -> Engine | None:
     """Return an engine of the warehouse; None if there is no database yet, or if it does not
-    answer, which is added to the findings."""
+    answer, which is added to the findings. Raises ConfigError for a URL of no known system."""
     if not may_exist(url):
         return None
     engine = connect(url)
     try:
         engine.connect().close()
     except DBAPIError as e:
-        found.add("warning", "job", f"the warehouse's tables are not looked at: {e.orig or e}")
+        found.add("error", "job", f"the warehouse does not answer: {e.orig or e}")
         return None
     return engine
 

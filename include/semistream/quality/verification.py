@@ -190,7 +190,7 @@ def verify(
     paths = Paths.from_environment()
     seed = secrets.randbelow(2**31) if seed is None else seed
     reports, snapshots = (reports_dir or paths.reports).absolute(), snapshots or paths.snapshots
-    with warehouse.open_warehouse(url) as engine:
+    with warehouse.open_warehouse(warehouse.existing(url)) as engine:
         ahead = lost_batches(engine, app, paths.checkpoints / app)
         with engine.connect() as connection:
             commits = committed(connection, app)

@@ -70,7 +70,7 @@ from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.streaming.summary import RunSummary, Totals
+from semistream.streaming.summary import RunSummary, Totals, end_to_end
 from semistream.streaming.task import Work
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of
@@ -243,7 +243,7 @@ class App:
         )
         write_json(self.checkpoint / "summary.json", summary.to_json())
         clear_stop(self.checkpoint)
-        self.status.update(state="stopped")
+        self.status.update(state="stopped", rate=summary.end_to_end)
         return summary
 
     def _take_up(self) -> None:
@@ -522,7 +522,7 @@ class App:
             waiting=self.commits.waiting,
             inputs=self.commits.waiting_by_input,
             max_wait=self.planner.bound.seconds or 0.0,
-            rate=self.totals.sums["rows_read"] / (time.monotonic() - self.started),
+            rate=end_to_end(self.totals.sums["rows_read"], time.monotonic() - self.started),
             **self.totals.status(),
         )
 

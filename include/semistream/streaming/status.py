@@ -49,7 +49,7 @@ class Status:
     # waiting tuples by role or by stream; empty if there is one role
     inputs: dict[str, int] = field(default_factory=dict)
     service_rate: float = 0.0  # inside the operators
-    rate: float = 0.0  # end to end, since the app began
+    rate: float = 0.0  # end to end, from the start of the run to its end, or its newest commit
     memory_peak: int = 0
     resident_peak: int = 0
     median_wait: float = 0.0  # s that tuples waited for master data

@@ -91,9 +91,7 @@ class RunSummary:
 
     @property
     def end_to_end(self) -> float:
-        """The stream tuples per second of the whole run, including reading, Spark and the sink. In
-        contrast, the service rate covers only the operators."""
-        return self.rows_read / self.seconds if self.seconds else 0.0
+        return end_to_end(self.rows_read, self.seconds)
 
     def to_json(self) -> dict[str, Any]:
         return SUMMARY.dump_python(self, mode="json")
@@ -214,6 +212,12 @@ class Totals:
     def _of_input(self, name: str, waiting: int) -> RunInput:
         of = self.inputs[name]
         return RunInput(of["unmatched"], of["missed"], of["lacking"], of["inferred"], waiting)
+
+
+def end_to_end(rows_read: int, seconds: float) -> float:
+    """Return the stream tuples per second of a run, including its start, reading, Spark and the
+    sink. In contrast, the service rate covers only the operators. seconds: since the run began."""
+    return rows_read / seconds if seconds else 0.0
 
 
 def _by_input(

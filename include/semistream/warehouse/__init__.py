@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from sqlalchemy import Column, DefaultClause, Engine, Table, inspect
 from sqlalchemy.exc import DBAPIError
 
-from semistream.warehouse.dialects import connect, shared_engine
+from semistream.warehouse.dialects import connect, existing, shared_engine
 from semistream.warehouse.migration import migrate
 from semistream.warehouse.schema import metadata
 from semistream.warehouse.tables import create_missing
 
-__all__ = ["connect", "create_all", "migrate", "open_warehouse", "shared_engine"]
+__all__ = ["connect", "create_all", "existing", "migrate", "open_warehouse", "shared_engine"]
 
 
 @contextmanager

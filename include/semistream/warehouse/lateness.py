@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, select
 
 from semistream.durations import duration_text
 from semistream.reasons import Reason
@@ -53,8 +53,8 @@ class Late:
 @dataclass(frozen=True)
 class Lateness:
     """The lateness of an app's master data. resolved: tuples that were joined again with a changed
-    result, and tuples that still have no row of a dimension; filled: facts with an inferred member,
-    in all roles."""
+    result, and tuples that still have no row of a dimension, in roles with ``late: resolve``;
+    filled: facts with an inferred member, in all roles."""
 
     resolved: Late = field(default_factory=Late)
     filled: Late = field(default_factory=Late)
@@ -82,21 +82,25 @@ def lateness(connection: Connection, app: str) -> Lateness | None:
     """Return the lateness for everything that an app has loaded. Return None if the app has
     resolved no tuple and inferred no member, and its job does not request either."""
     b, number, newest = load_batches.c, app_number(connection, app), newest_commit(connection, app)
-    roles = json.loads(newest.job if newest else "{}").get("dimensions", {}).values()
+    roles = json.loads(newest.job if newest else "{}").get("dimensions", {})
     resolved = connection.scalar(select(func.sum(b.resolved)).where(b.app == app))
     some = select(1).where(inferred.c.load_id.between(*app_loads(number))).limit(1)
     if not (
         resolved
         or connection.execute(some).first()
-        or any(role.get("late", "reject") != "reject" for role in roles)
+        or any(role.get("late", "reject") != "reject" for role in roles.values())
     ):
         return None
-    return Lateness(_resolved(connection, number), _filled(connection, number))
+    # a job of one role names none in its rows
+    named = func.coalesce(unmatched.c.role, next(iter(roles), ""))
+    comes = named.in_([name for name, role in roles.items() if role.get("late") == "resolve"])
+    return Lateness(_resolved(connection, number, comes), _filled(connection, number))
 
 
-def _resolved(connection: Connection, number: int) -> Late:
-    """Count all rows of ``unmatched`` of an app, by the times of the loads that kept and resolved
-    them. number: the app's number in its load_ids."""
+def _resolved(connection: Connection, number: int, comes: ColumnElement[bool]) -> Late:
+    """Count the rows of ``unmatched`` of an app that were resolved, by the times of the loads that
+    kept and resolved them, and those that will be. number: the app's number in its load_ids; comes:
+    the condition for rows of a role whose late master data resolve them."""
     u, kept, by = unmatched.c, load_batches.alias("kept"), load_batches.alias("resolver")
     pairs = connection.execute(
         select(kept.c.committed_at, by.c.committed_at, func.count())
@@ -111,7 +115,7 @@ def _resolved(connection: Connection, number: int) -> Late:
     open_ = connection.execute(
         select(func.count(), func.min(kept.c.committed_at))
         .select_from(unmatched.join(kept, kept.c.load_id == u.load_id))
-        .where(and_(open_rows(number), u.reason == Reason.NO_MATCH))
+        .where(and_(open_rows(number), u.reason == Reason.NO_MATCH, comes))
     ).one()
     return _late(pairs, open_)
 

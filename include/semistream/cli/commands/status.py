@@ -100,7 +100,7 @@ def _print_in_all(stands: Standing) -> None:
         if n.sink:
             print(f"  facts: {n.fact_table} in {console.place_of(n.sink)}")
         if stands.complete:
-            print(f"  complete: {stands.complete}")
+            print(f"  {stands.proof}: {stands.complete.partition(': ')[2]}")
 
 
 def _entry(checkpoint: Path, stands: Standing) -> Entry:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Dialect, Engine, make_url
+from sqlalchemy import URL, Connection, Dialect, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from semistream.errors import ConfigError
@@ -25,7 +25,9 @@ __all__ = [
     "BulkError",
     "System",
     "connect",
+    "existing",
     "index_options",
+    "may_exist",
     "name_length",
     "refusals_as_errors",
     "scheme_of",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 SYSTEMS: list[System] = [Sqlite(), Mysql()]
+IN_MEMORY = "sqlite://"
 _shared = WeakSet[Engine]()  # not those that gave way to others: their connections are closed
 
 
@@ -58,6 +61,25 @@ def connect(url: str) -> Engine:
     On a full disk, its statements raise OSError, which names the database's file if there is one.
     Raises ConfigError for a URL of no known system.
     """
+    system, parsed = _parsed(url)
+    return system.engine(parsed)
+
+
+def may_exist(url: str) -> bool:
+    """Return whether the database of a URL may exist; see ``System.may_exist``. Raises ConfigError
+    for a URL of no known system."""
+    system, parsed = _parsed(url)
+    return system.may_exist(parsed)
+
+
+def existing(url: str) -> str:
+    """Return a warehouse URL for reading: that of an empty database in memory if there is no
+    database yet, so that reading leaves none behind. Raises ConfigError for a URL of no known
+    system."""
+    return url if may_exist(url) else IN_MEMORY
+
+
+def _parsed(url: str) -> tuple[System, URL]:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -69,7 +91,7 @@ def connect(url: str) -> Engine:
         ) from None
     for system in SYSTEMS:
         if parsed.get_backend_name() in system.names:
-            return system.engine(parsed)
+            return system, parsed
     starts, titles = (
         " or ".join(each) for each in zip(*((s.url, s.title) for s in SYSTEMS), strict=True)
     )
