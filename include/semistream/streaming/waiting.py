@@ -16,7 +16,7 @@ import time
 from typing import NamedTuple
 
 from semistream.cost_models import Costs
-from semistream.cost_models.bound import Demand
+from semistream.cost_models.bound import IDLE, Demand
 from semistream.errors import ConfigError
 from semistream.joins import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
@@ -27,7 +27,6 @@ MOST_SHARE = 1 / 2  # the same if a bound is given
 TRIGGERS = 2  # the least bound, in triggers: one to read a tuple, one to finish it
 SAMPLED = 100_000  # tuples of a micro-batch that auto samples
 READ = 16  # partitions that are read to estimate a pass
-IDLE = 1.0  # the least s without a micro-batch after which the disk counts as idle
 WARN_EVERY = 60.0  # s between two warnings
 COARSE = 1.1  # waits are recorded in steps of 9%
 
@@ -114,7 +113,7 @@ class WaitingBound:
         if self.seconds is None:
             return None
         rate = tuples / self._trigger if self._trigger and 0 < tuples < SAMPLED else math.inf
-        return Demand(self.seconds, rate, self.seconds - self._within())
+        return Demand(self.seconds, rate, self.seconds - self._within(), self._idle_after)
 
     def pace(self) -> Pace | None:
         """Return how far operators must proceed in the micro-batch that begins now: by a trigger's
@@ -140,7 +139,14 @@ class WaitingBound:
     def idle(self, seconds: float) -> bool:
         """Return whether the disk is idle, because no tuple came for as long as a pass over R
         takes."""
-        return self._trigger is not None and seconds > min(self._trigger, max(IDLE, self._pass))
+        return seconds > self._idle_after
+
+    @property
+    def _idle_after(self) -> float:
+        """The seconds without a tuple after which the disk is idle."""
+        if self._trigger is None:
+            return math.inf
+        return min(self._trigger, max(IDLE, self._pass))
 
     def check(self, longest: float, tuples: int) -> None:
         """Log a warning if tuples waited longer than the bound. longest: the longest wait, seconds;
