@@ -130,27 +130,39 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     now[0] += 2
     bound.pace()
     caplog.set_level(logging.WARNING)
-    bound.check(4.2, 1000)
+    bound.check(4.2, {"join": 3.0})
     assert not caplog.messages
-    bound.check(9.0, 1000)
-    bound.check(9.0, 1000)
+    bound.check(9.0, {"read": 3.5, "join": 2.0})
+    bound.check(9.0, {})
     (told,) = caplog.messages
-    assert "up to 9 s, longer than max_wait, 4 s at 500 tuples/s" in told
+    assert "up to 9 s, longer than max_wait, 4 s. Of the last" in told
+    assert "the phase join took the most time, 5 s" in told
     assert "more memory" in told and "a max_wait of 14 s" in told
     now[0] += 61
-    bound.check(9.0, 1000)
+    bound.check(9.0, {"schedule": 0.1})
     assert len(caplog.messages) == 2
+
+
+def test_more_memory_is_not_advised_where_reads_of_r_did_not_take_the_time(caplog):
+    bound = WaitingBound(2, 1.0)
+    for _ in range(2):
+        bound.pace()
+    bound.check(0.9, {"schedule": 4.6, "join": 0.5})
+    bound.check(2.44, {"schedule": 0.1, "join": 0.5})
+    (told,) = caplog.messages
+    assert "the phase schedule took the most time, 4.7 s" in told
+    assert "tuples/s" not in told and "memory" not in told and "a max_wait of 3.7 s" in told
 
 
 def test_of_what_waited_while_no_load_ran_no_rate_is_said_to_be_too_high(caplog):
     bound = WaitingBound(4, 1.0)
-    bound.check(70.0, 0)  # finished before there was input
+    bound.check(70.0, {})  # finished before there was input
     bound.pace()
-    bound.check(60.0, 1000)
+    bound.check(60.0, {"join": 50.0})
     assert ["before this start" in message for message in caplog.messages] == [True, True]
     assert "up to 60 s, longer than max_wait, 4 s" in caplog.text and "more" not in caplog.text
     bound.pace()
-    bound.check(60.0, 1000)
+    bound.check(60.0, {"join": 50.0})
     assert "more memory" in caplog.messages[-1]
 
 
@@ -162,8 +174,8 @@ def test_of_a_first_micro_batch_that_takes_longer_than_the_bound_itself_it_is_to
     bound = WaitingBound(4, 2.0)
     bound.pace()
     now[0] += 73
-    bound.check(78.0, 400_000)  # 72 s, as it is known to 9%
-    assert "up to 78 s, longer than max_wait, 4 s. To keep" in caplog.text
+    bound.check(78.0, {"join": 70.0})  # 72 s, as it is known to 9%
+    assert "up to 78 s, longer than max_wait, 4 s. Of the last" in caplog.text
     assert "before this start" not in caplog.text
 
 

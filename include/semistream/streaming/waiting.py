@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from semistream.cost_models import Costs
@@ -20,6 +21,7 @@ from semistream.cost_models.bound import IDLE, Demand
 from semistream.errors import ConfigError
 from semistream.joins import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
+from semistream.streaming.phases import BEFORE_COMMIT, JOIN
 
 log = logging.getLogger(__name__)
 SHARE = 1 / 4  # largest share of the time that passes over R may take if no bound is given
@@ -69,6 +71,7 @@ class WaitingBound:
         self._given, self._trigger = given, trigger
         self.seconds: float | None = given or None
         self._pass, self._before, self._warned = 0.0, 0.0, -math.inf
+        self._phases: Mapping[str, float] = {}  # of the last micro-batch, seconds
         self._interval = trigger or 0.0  # s between the last two micro-batches
         self._paced, self._began = 0, time.monotonic()  # micro-batches of this run, and its start
         if given and given < (least := TRIGGERS * (trigger or 0.0)):
@@ -148,9 +151,10 @@ class WaitingBound:
             return math.inf
         return min(self._trigger, max(IDLE, self._pass))
 
-    def check(self, longest: float, tuples: int) -> None:
+    def check(self, longest: float, phases: Mapping[str, float]) -> None:
         """Log a warning if tuples waited longer than the bound. longest: the longest wait, seconds;
-        tuples: how many tuples the micro-batch read."""
+        phases: the seconds of each phase of the micro-batch, as in ``phases.BEFORE_COMMIT``."""
+        former, self._phases = self._phases, phases
         if self.seconds is None or longest <= COARSE * self.seconds:
             return
         now = time.monotonic()
@@ -166,14 +170,17 @@ class WaitingBound:
             )
             return
         self._warned = now
-        known = self._paced > 1 and self._interval and tuples
-        rate = f" at {tuples / self._interval:,.0f} tuples/s" if known else ""
+        # a tuple that this micro-batch finished came with it, or with the one before
+        taken = {name: former.get(name, 0.0) + phases.get(name, 0.0) for name in BEFORE_COMMIT}
+        phase = max(taken, key=lambda name: taken[name])
         log.warning(
-            "tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
-            "bound at this rate give more memory, more partitions on more cores, smaller "
-            "micro-batches (max_files, max_rows) or a max_wait of %.2g s",
+            "tuples waited for up to %.3g s, longer than max_wait, %.3g s. Of the last two "
+            "micro-batches the phase %s took the most time, %.3g s. To keep a bound give %s"
+            "smaller micro-batches (max_files, max_rows) or a max_wait of %.2g s",
             longest,
             self.seconds,
-            rate,
+            phase,
+            taken[phase],
+            "more memory, more partitions on more cores, " if phase == JOIN else "",
             1.5 * longest,
         )
