@@ -228,7 +228,7 @@ class SemiStreamOperator:
         waited = [
             of
             for each, of in zip(joins, work, strict=True)
-            if of.finished and not (len(joins) > 1 and isinstance(each.join, HashJoin))
+            if of.finished and not isinstance(each.join, HashJoin)
         ]
         finished = any(of.finished for of in work)
         reads = sum(of.done("rows_read") for of in work)
