@@ -93,6 +93,13 @@ def test_german_files_become_a_job_that_is_checked_without_writing(run, german):
     assert code == 0, out + err
     (prediction,) = json.loads(out)["predictions"]
     assert prediction["rate"] > 1000 > prediction["busy"]
+    assert prediction["idle_bytes_read"] >= prediction["bytes_read"] > 0
+    read = [prediction["bytes_read"]]
+    for given in (("--max-wait", "60", "--rate", "1"), ()):
+        code, out, err = run("check", "jobs/v.yaml", "--json", "--memory", "100KB", *given)
+        assert code == 0, out + err
+        read.append(json.loads(out)["predictions"][0]["bytes_read"])
+    assert read[1] < read[0] < read[2]  # at 1 tuple/s, at 1,000, and at most
     code, out, _ = run("check", "jobs/v.yaml")
     assert "v.yaml" not in out
     assert out.endswith("verkauf can be loaded.\n")

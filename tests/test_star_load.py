@@ -134,6 +134,8 @@ def test_a_small_only_dimension_lets_no_tuple_wait(spark, sqlite_load):
         assert [algorithm for (algorithm,) in found] == algorithms
     read = "SELECT algorithm, max(waiting), sum(disk_tuples_read) > 0 FROM load_batches GROUP BY 1"
     assert ("hash-join", 0, 0) in sqlite_load.query(read)
+    waited = "SELECT max(wait_longest) FROM load_batches WHERE algorithm = 'hash-join'"
+    assert sqlite_load.query(waited) == [(0,)]
     same(sqlite_load.lasting(sqlite_load.facts()), sqlite_load.lasting(sqlite_load.expected()[0]))
     ((reason,),) = sqlite_load.query("SELECT reason FROM load_batches WHERE batch = 0 LIMIT 1")
     assert "all of R takes about" in reason and "part is held whole" in reason

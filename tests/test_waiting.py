@@ -12,11 +12,12 @@ import pytest
 
 from semistream.cli import main
 from semistream.cost_models import MODELS, TYPICAL, Frequencies
-from semistream.cost_models.bound import Demand, due, highest_rate, price
+from semistream.cost_models.bound import Demand, describe_price, due, highest_rate, price
 from semistream.errors import ConfigError
 from semistream.joins.spec import join_spec
 from semistream.joins.waits import Waits
 from semistream.master.memory import MemoryRelation
+from semistream.paths import Paths
 from semistream.sizing import open_join
 from semistream.sizing.choice import choose
 from semistream.sizing.search import predict, tune
@@ -24,7 +25,9 @@ from semistream.sizing.workload import describe
 from semistream.streaming import waiting
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
+from semistream.tuning.measure import grid, recommend
 from semistream.tuning.settings import TuneSettings
+from semistream.tuning.tuning_input import open_tuning_input
 from semistream.workloads import ZipfKeys
 
 
@@ -127,27 +130,39 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     now[0] += 2
     bound.pace()
     caplog.set_level(logging.WARNING)
-    bound.check(4.2, 1000)
+    bound.check(4.2, {"join": 3.0})
     assert not caplog.messages
-    bound.check(9.0, 1000)
-    bound.check(9.0, 1000)
+    bound.check(9.0, {"read": 3.5, "join": 2.0})
+    bound.check(9.0, {})
     (told,) = caplog.messages
-    assert "up to 9 s, longer than max_wait, 4 s at 500 tuples/s" in told
+    assert "up to 9 s, longer than max_wait, 4 s. Of the last" in told
+    assert "the phase join took the most time, 5 s" in told
     assert "more memory" in told and "a max_wait of 14 s" in told
     now[0] += 61
-    bound.check(9.0, 1000)
+    bound.check(9.0, {"schedule": 0.1})
     assert len(caplog.messages) == 2
+
+
+def test_more_memory_is_not_advised_where_reads_of_r_did_not_take_the_time(caplog):
+    bound = WaitingBound(2, 1.0)
+    for _ in range(2):
+        bound.pace()
+    bound.check(0.9, {"schedule": 4.6, "join": 0.5})
+    bound.check(2.44, {"schedule": 0.1, "join": 0.5})
+    (told,) = caplog.messages
+    assert "the phase schedule took the most time, 4.7 s" in told
+    assert "tuples/s" not in told and "memory" not in told and "a max_wait of 3.7 s" in told
 
 
 def test_of_what_waited_while_no_load_ran_no_rate_is_said_to_be_too_high(caplog):
     bound = WaitingBound(4, 1.0)
-    bound.check(70.0, 0)  # finished before there was input
+    bound.check(70.0, {})  # finished before there was input
     bound.pace()
-    bound.check(60.0, 1000)
+    bound.check(60.0, {"join": 50.0})
     assert ["before this start" in message for message in caplog.messages] == [True, True]
     assert "up to 60 s, longer than max_wait, 4 s" in caplog.text and "more" not in caplog.text
     bound.pace()
-    bound.check(60.0, 1000)
+    bound.check(60.0, {"join": 50.0})
     assert "more memory" in caplog.messages[-1]
 
 
@@ -159,8 +174,8 @@ def test_of_a_first_micro_batch_that_takes_longer_than_the_bound_itself_it_is_to
     bound = WaitingBound(4, 2.0)
     bound.pace()
     now[0] += 73
-    bound.check(78.0, 400_000)  # 72 s, as it is known to 9%
-    assert "up to 78 s, longer than max_wait, 4 s. To keep" in caplog.text
+    bound.check(78.0, {"join": 70.0})  # 72 s, as it is known to 9%
+    assert "up to 78 s, longer than max_wait, 4 s. Of the last" in caplog.text
     assert "before this start" not in caplog.text
 
 
@@ -253,6 +268,41 @@ def test_what_is_resident_where_h_s_never_fills_is_as_the_model_says(d_n, monkey
     assert join.cached == pytest.approx(found.h_r, rel=0.05)
 
 
+def some_frequent(rows, seed=3):
+    """Half of the tuples have one of five keys."""
+    rng = np.random.default_rng(seed)
+    rare = rng.integers(10, 20_000, rows)
+    keys = np.where(rng.random(rows) < 0.5, rng.integers(0, 5, rows), rare)
+    return pa.record_batch({"n": np.arange(rows), "k": keys})
+
+
+@pytest.mark.parametrize("algorithm", ["elevatorjoin", "sscj", "ssij", "tuned-x-hybridjoin"])
+def test_what_a_bound_reads_is_told_by_a_sample_of_any_size(algorithm, monkeypatch):
+    now, rate, memory = [1000.0], 100, 150_000
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    more = {"sscj": {"cache_tuples": 500}, "ssij": {"cache_share": 0.1}}
+    more["tuned-x-hybridjoin"] = {"resident_tuples": 2000}
+    sizes = {"disk_tuples": 640} | more.get(algorithm, {})
+    stream, told = some_frequent(40 * rate), []
+    for rows in (100, 400, 4000):
+        demand, sample = Demand(2.0, rate, idle=2.0), some_frequent(rows, rows)
+        spec = join_spec("", memory, sample.schema, relation(), ON, None)
+        work = demand.of(describe(spec, sample))
+        found = predict(algorithm, work, memory, TYPICAL, **sizes)
+        told.append(price(found, work, TYPICAL, MODELS[algorithm].phase, demand).idle)
+    join = open_join(
+        algorithm, memory=memory, stream=stream.schema, master=relation(), on=ON, parameters=sizes
+    )
+    read = []
+    for first in range(0, stream.num_rows, 2 * rate):
+        now[0] += 2
+        list(join.process(stream.slice(first, 2 * rate)))
+        list(join.drain())
+        read.append(join.stats.disk_tuples_read)
+    made = (read[-1] - read[9]) / (len(read) - 10) / 2 * work.disk_tuple_bytes
+    assert told == [pytest.approx(made, rel=0.15)] * 3
+
+
 @pytest.mark.parametrize("algorithm", sorted(MODELS))
 def test_a_bound_is_free_where_h_s_fills_sooner_and_costs_more_the_shorter_it_is(algorithm):
     work = describe(
@@ -278,7 +328,7 @@ def test_a_bound_takes_no_reads_where_all_of_r_is_in_memory():
     )
     found = tune("ssbj", work, 50_000_000, TYPICAL)
     assert found.w_s == 0
-    assert price(found, work, TYPICAL, "scan", Demand(2.0, 1000)) == (0.0, 1000 / found.mu)
+    assert price(found, work, TYPICAL, "scan", Demand(2.0, 1000)) == (0.0, 1000 / found.mu, 0.0)
     choice = choose(
         tuples(0, 500), relation(), 50_000_000, ON, costs=TYPICAL, demand=Demand(2.0, 250.0)
     )
@@ -312,10 +362,47 @@ def test_what_is_chosen_for_a_slow_stream_serves_a_fast_one_too(memory, rate):
 def test_the_rate_is_known_where_all_of_the_first_micro_batch_was_looked_at():
     bound = WaitingBound(0, 2.0)
     bound.choose(0.1)
-    assert bound.demand(500) == (4.0, 250.0, 2.0)  # of 4 s, 2 pass until the next micro-batch
+    # of 4 s, 2 pass until the next micro-batch
+    assert bound.demand(500) == Demand(4.0, 250.0, 2.0, idle=1.0)
     assert bound.demand(500).bound == bound.pace().bound
-    assert bound.demand(waiting.SAMPLED) == (4.0, math.inf, 2.0)
+    assert bound.demand(waiting.SAMPLED) == Demand(4.0, math.inf, 2.0, idle=1.0)
     assert WaitingBound(0, None).demand(500) is None
+
+
+def test_an_idle_disk_reads_before_a_longer_bound_and_this_is_told():
+    work = describe(
+        join_spec("", 200_000, tuples(0, 1).schema, relation(), ON, None), tuples(0, 500)
+    )
+    found = predict("elevatorjoin", work, 200_000, TYPICAL, disk_tuples=640)
+    short, long = (
+        price(found, work, TYPICAL, "elevator", Demand(bound, 50.0)) for bound in (1.0, 5.0)
+    )
+    assert short.idle == short.bytes_read == long.idle > 2 * long.bytes_read
+    assert "pauses" not in describe_price(short, Demand(1.0, 50.0))
+    told = describe_price(long, Demand(5.0, 50.0))
+    assert f"; up to {long.idle / 1e6:.1f} MB/s where the stream pauses between" in told
+    scan = predict("meshjoin", work, 200_000, TYPICAL, disk_tuples=640)
+    whole = MASTER.num_rows * work.disk_tuple_bytes
+    assert price(scan, work, TYPICAL, "scan", Demand(5.0, 50.0)).idle == pytest.approx(whole)
+
+
+def test_a_load_and_tune_tell_the_same_of_all_operators(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+    pq.write_table(pa.Table.from_batches([some_frequent(2000)]), tmp_path / "s.parquet")
+    pq.write_table(MASTER, tmp_path / "r.parquet")
+    files = {"stream": tmp_path / "s.parquet", "master": tmp_path / "r.parquet", "on": "k"}
+    memory, demand, scans = 300_000, Demand(2.0, 100.0), []
+    for partitions in (1, 2):
+        settings = TuneSettings.load(files | {"memory": (memory,), "partitions": partitions})
+        with open_tuning_input(settings, Paths.from_environment()) as sizing:
+            points = grid(sizing, [memory], MODELS, 1, TYPICAL, demand)
+            plan = sizing.plan(memory).choose(sizing.sample, TYPICAL, demand=demand)
+            best = recommend(points)[memory]
+            assert best.algorithm == plan.algorithm
+            assert describe_price(best.price, demand) in plan.reason
+            (scan,) = (p.price.bytes_read for p in points if p.algorithm == "meshjoin")
+            scans.append(scan / (len(MASTER) * sizing.workload.disk_tuple_bytes))
+    assert scans == pytest.approx([1 / 2.0] * 2, rel=0.01)  # all of R in 2 s
 
 
 def test_tune_tells_what_a_bound_takes(tmp_path, monkeypatch, capsys):

@@ -280,6 +280,9 @@ class Prediction:
     chosen: dict[str, float] = field(default_factory=dict)
     course: Course | None = None  # the course of the run, if known
     scattered: float = 0.0  # see `Workload.scattered`
+    # the share of the stream that has to wait if so many tuples come between two reads of the same
+    # part of R; None if it is that of the steady state
+    waits: Callable[[float], float] | None = None
 
     @property
     def w(self) -> float:

@@ -275,6 +275,17 @@ def _predict(
         else 0.0
     )
     plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
+
+    def waits(tuples: float) -> float:
+        """Return the share of the stream that misses H_R and the filter, with so many tuples in a
+        sweep, as `Frequencies.recurring` has it for values with and without master tuples."""
+        hit = x.hit
+        if tuples < x.tuples:
+            once = 1 / max(tuples, 1.0)
+            known = work.frequencies.worth(once, once, sweep.value_bytes, sweep.v_e, sweep.most)
+            hit = min(hit, known.hit)
+        return (1 - rejected) * (1 - hit)
+
     return Prediction(
         "elevatorjoin",
         sizes,
@@ -287,6 +298,7 @@ def _predict(
         x.h_r,
         {"filter_bits": bits} if bits else {},
         _course(work, sweep, cut, costs, whole),
+        waits=waits,
     )
 
 

@@ -162,6 +162,11 @@ class Frequencies:
         h = math.exp(_interpolate(-math.log(max(probability, 1e-300)), *self._ranks))
         return h, self.top(h)
 
+    def recurring(self, tuples: float) -> float:
+        """Return the share of the stream that has values which come at least once in so many
+        tuples, on average. Of the others no cache knows that they are frequent."""
+        return self.above(1 / max(tuples, 1.0))[1]
+
     def worth(
         self, least: float, least_absent: float, each: float, v_e: float, room: float
     ) -> Cached:

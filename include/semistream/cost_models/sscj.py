@@ -72,4 +72,5 @@ def predict(
         h_s,
         cache_tuples,
         course=run,
+        waits=lambda tuples: 1 - min(hit, work.frequencies.recurring(tuples)),
     )

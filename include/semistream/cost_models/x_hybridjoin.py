@@ -147,4 +147,5 @@ def predict(
         h_s,
         d_n,
         course=run,
+        waits=lambda tuples: 1 - min(hit, work.frequencies.recurring(tuples)),
     )

@@ -31,8 +31,10 @@ from semistream.warehouse.tables import fact_table
 class RolePrediction:
     """The cost models' choice and prediction for a role. memory: bytes of M; rate: the join's rate
     over all operators, tuples/s, None if R is held whole in memory; bytes_read: bytes of R read per
-    second at that rate; busy: the share of the time in which the join works at the given rate;
-    least_wait: the smallest possible max_wait of a continuous load, seconds."""
+    second at the given rate, or at the highest one if none is given; busy: the share of the time in
+    which the join works at the given rate; idle_bytes_read: the same as bytes_read where the disk
+    is idle between micro-batches; least_wait: the smallest possible max_wait of a continuous load,
+    seconds."""
 
     role: str
     algorithm: str
@@ -41,6 +43,7 @@ class RolePrediction:
     rate: float | None = None
     bytes_read: float = 0.0
     busy: float | None = None
+    idle_bytes_read: float = 0.0
     least_wait: float = 0.0
 
 
@@ -78,6 +81,7 @@ def _prediction(
     with closing(join.relation(0)) as relation:
         added = join.added(stream.schema, relation)
         spec = join_spec("", 0, stream.schema, relation, join.on, added)
+        whole = join.whole_reads(relation)
         if join.algorithm not in MODELS:
             return found
         model, work = MODELS[join.algorithm], describe(spec, stream)
@@ -85,15 +89,18 @@ def _prediction(
         if len(told) < len(model.sizes):
             return found
         of = predict(join.algorithm, work, join.memory, costs, **told)
-    each = Demand(math.inf, of.mu)
-    wanted = demand and demand._replace(rate=demand.rate / partitions)
+    wanted = (demand or Demand(math.inf, of.mu * partitions))._replace(
+        share=1 / partitions, whole=whole
+    )
+    taken = price(of, work, costs, model.phase, wanted)
     operator = join.open(stream.schema, 0, costs, stream)
     with closing(operator.master):
         seconds = pass_seconds(operator, costs)
     return replace(
         found,
         rate=of.mu * partitions,
-        bytes_read=price(of, work, costs, model.phase, each).bytes_read * partitions,
-        busy=price(of, work, costs, model.phase, wanted).busy if wanted else None,
+        bytes_read=taken.bytes_read,
+        busy=taken.busy if demand else None,
+        idle_bytes_read=taken.idle if demand else 0.0,
         least_wait=seconds / MOST_SHARE,
     )

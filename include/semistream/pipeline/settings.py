@@ -88,7 +88,10 @@ class CheckSettings(Settings):
         "inner", description="inner or left, of roles that do not say it themselves"
     )
     max_wait: float = Field(
-        0, ge=0, description="Most seconds that a tuple may wait, of a load that runs on; with rate"
+        0,
+        ge=0,
+        description="Most seconds that a tuple may wait, of a load that runs on, at least two of "
+        "its triggers; with rate",
     )
     rate: float = Field(0, ge=0, description="Stream tuples a second, for max_wait")
     rows: int = Field(50_000, ge=1, description="Stream tuples that are looked at")

@@ -4,7 +4,7 @@ stream, the master relation and M."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,15 +105,14 @@ def choose(
             else highest_rate(p, work, costs, MODELS[p.algorithm].phase, demand)
         )
 
-    def cheap(found: Sequence[Prediction]) -> Sequence[Prediction]:
+    def busy(p: Prediction) -> float:
         if demand is None or math.isinf(demand.rate):
-            return found
-        busy = [price(p, work, costs, MODELS[p.algorithm].phase, demand).busy for p in found]
-        return [p for p, b in zip(found, busy, strict=True) if b <= SPARE * min(busy)]
+            return 0.0
+        return price(p, work, costs, MODELS[p.algorithm].phase, demand).busy
 
     ranking = tuple(sorted(tune_all(work, memory, costs), key=worth, reverse=True))
     while ranking:
-        best = fastest(cheap(ranking), worth)
+        best = fastest(cheap(ranking, busy), worth)
         try:
             opened(best.algorithm, best.parameters)
             break
@@ -143,6 +142,13 @@ def choose(
             demand = demand._replace(rate=math.inf)
         reason += "; " + describe_price(priced, demand)
     return Choice(best.algorithm, best.parameters, reason, ranking)
+
+
+def cheap(candidates: Sequence[Any], busy: Callable[[Any], float]) -> list[Any]:
+    """Return the candidates that keep a bound on waiting with little work: at most `SPARE` times
+    the least share of an operator's time."""
+    least = min(map(busy, candidates))
+    return [c for c in candidates if busy(c) <= SPARE * least]
 
 
 def _reason(

@@ -276,10 +276,10 @@ class RolePlan(JoinPlan):
 
     def _by_the_models(self, sample: pa.RecordBatch, costs: Costs, demand: Demand | None) -> Self:
         mine, tuples = self.slowest(sample)
+        relation = self.relation(mine)
         if demand is not None:
             share = max(tuples.num_rows, 1) / max(sample.num_rows, 1)
-            demand = demand._replace(rate=demand.rate * share)
-        relation = self.relation(mine)
+            demand = demand._replace(share=share, whole=self.whole_reads(relation))
         try:
             choice = choose(
                 tuples,
@@ -299,6 +299,12 @@ class RolePlan(JoinPlan):
         return replace(
             self, algorithm=choice.algorithm, parameters=choice.parameters, reason=reason
         )
+
+    def whole_reads(self, relation: SnapshotRelation) -> float:
+        """Return how many bytes of R all operators read, per byte that an operator with this part
+        of R reads."""
+        all_of_r = relation.manifest.tuple_count
+        return self.partitions / self.split * all_of_r / max(relation.tuple_count, 1)
 
     def balance(
         self,

@@ -77,6 +77,11 @@ class SizingInput:
         """The part of R with which the slowest partition joins."""
         return self._balanced.relation(self._slowest[0])
 
+    @property
+    def whole_reads(self) -> float:
+        """How many bytes of R all operators read, per byte that the slowest partition's reads."""
+        return self._balanced.whole_reads(self.relation)
+
     @cached_property
     def added(self) -> dict[str, str]:
         """The dimension columns to add, with their names in the output."""

@@ -18,7 +18,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -378,7 +378,7 @@ class App:
             commits.begin(Progress(batch.number, Kind.BATCH, plan, states, batch.offsets, files))
             bound = self.planner.bound.seconds is not None and commits.waiting
             if commits.loads and not bound and batch.is_empty():
-                self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
+                self._committed(commits.finish_without_tuples(self._listed(commits.progress)), {})
             else:
                 self._finish(batch)
 
@@ -507,16 +507,17 @@ class App:
             self.commits.give_up(former)
         else:
             self.commits.finish(loads, self._listed(at), seconds)
-            self._committed(loads)
+            self._committed(loads, seconds)
         self._begun = time.monotonic()
         if at.again is not None:
             self.commits.wait_for_commit()
             pin_versions(self.app, at.again.plan, keep=False)
             give_back()
 
-    def _committed(self, loads: list[LoadRecord]) -> None:
+    def _committed(self, loads: list[LoadRecord], seconds: Mapping[str, float]) -> None:
+        """Tell that a batch is committed. seconds: of each of its phases."""
         self.totals.add(loads)
-        self.planner.bound.check(self.totals.latest_wait, sum(load.rows_read for load in loads))
+        self.planner.bound.check(self.totals.latest_wait, seconds)
         self.status.update(
             batch=self.commits.progress.batch,
             waiting=self.commits.waiting,

@@ -227,7 +227,7 @@ class SemiStreamOperator:
         waited = [
             (of.join.waits, of.finished)
             for each, of in zip(joins, work, strict=True)
-            if of.finished and not (len(joins) > 1 and isinstance(each.join, HashJoin))
+            if of.finished and not isinstance(each.join, HashJoin)
         ]
         finished = any(of.finished for of in work)
         reads = sum(of.join.rows_read for of in work)

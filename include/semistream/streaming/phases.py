@@ -12,7 +12,8 @@ from semistream.warehouse.records import LoadRecord
 T = TypeVar("T")
 # plan: which files and which plan; schedule: Spark starts the tasks; commit: from the end of the
 # tasks until the batch is committed, which is known after its commit only
-BEFORE_COMMIT = ("plan", "schedule", "read", "join", "write")
+JOIN = "join"
+BEFORE_COMMIT = ("plan", "schedule", "read", JOIN, "write")
 COMMIT = "commit"
 PHASES = (*BEFORE_COMMIT, COMMIT)
 

@@ -190,9 +190,9 @@ class LoadSettings(AppSettings, JoinSettings):
         ge=0,
         description="Most seconds that a stream tuple waits for its "
         "master data, from the micro-batch that brings "
-        "it; 0: with an interval as trigger, at least two "
-        "triggers, and as long as reads of the master "
-        "data then take a quarter of the time",
+        "it, at least two triggers; 0: with an interval as "
+        "trigger, two of them, or as many as let reads of "
+        "the master data take a quarter of the time",
     )
     max_output_rows: int = Field(
         0,

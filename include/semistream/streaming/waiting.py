@@ -13,13 +13,15 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from semistream.cost_models import Costs
-from semistream.cost_models.bound import Demand
+from semistream.cost_models.bound import IDLE, Demand
 from semistream.errors import ConfigError
 from semistream.joins import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
+from semistream.streaming.phases import BEFORE_COMMIT, JOIN
 
 log = logging.getLogger(__name__)
 SHARE = 1 / 4  # largest share of the time that passes over R may take if no bound is given
@@ -27,7 +29,6 @@ MOST_SHARE = 1 / 2  # the same if a bound is given
 TRIGGERS = 2  # the least bound, in triggers: one to read a tuple, one to finish it
 SAMPLED = 100_000  # tuples of a micro-batch that auto samples
 READ = 16  # partitions that are read to estimate a pass
-IDLE = 1.0  # the least s without a micro-batch after which the disk counts as idle
 WARN_EVERY = 60.0  # s between two warnings
 COARSE = 1.1  # waits are recorded in steps of 9%
 
@@ -70,6 +71,7 @@ class WaitingBound:
         self._given, self._trigger = given, trigger
         self.seconds: float | None = given or None
         self._pass, self._before, self._warned = 0.0, 0.0, -math.inf
+        self._phases: Mapping[str, float] = {}  # of the last micro-batch, seconds
         self._interval = trigger or 0.0  # s between the last two micro-batches
         self._paced, self._began = 0, time.monotonic()  # micro-batches of this run, and its start
         if given and given < (least := TRIGGERS * (trigger or 0.0)):
@@ -114,7 +116,7 @@ class WaitingBound:
         if self.seconds is None:
             return None
         rate = tuples / self._trigger if self._trigger and 0 < tuples < SAMPLED else math.inf
-        return Demand(self.seconds, rate, self.seconds - self._within())
+        return Demand(self.seconds, rate, self.seconds - self._within(), self._idle_after)
 
     def pace(self) -> Pace | None:
         """Return how far operators must proceed in the micro-batch that begins now: by a trigger's
@@ -140,11 +142,19 @@ class WaitingBound:
     def idle(self, seconds: float) -> bool:
         """Return whether the disk is idle, because no tuple came for as long as a pass over R
         takes."""
-        return self._trigger is not None and seconds > min(self._trigger, max(IDLE, self._pass))
+        return seconds > self._idle_after
 
-    def check(self, longest: float, tuples: int) -> None:
+    @property
+    def _idle_after(self) -> float:
+        """The seconds without a tuple after which the disk is idle."""
+        if self._trigger is None:
+            return math.inf
+        return min(self._trigger, max(IDLE, self._pass))
+
+    def check(self, longest: float, phases: Mapping[str, float]) -> None:
         """Log a warning if tuples waited longer than the bound. longest: the longest wait, seconds;
-        tuples: how many tuples the micro-batch read."""
+        phases: the seconds of each phase of the micro-batch, as in ``phases.BEFORE_COMMIT``."""
+        former, self._phases = self._phases, phases
         if self.seconds is None or longest <= COARSE * self.seconds:
             return
         now = time.monotonic()
@@ -160,14 +170,17 @@ class WaitingBound:
             )
             return
         self._warned = now
-        known = self._paced > 1 and self._interval and tuples
-        rate = f" at {tuples / self._interval:,.0f} tuples/s" if known else ""
+        # a tuple that this micro-batch finished came with it, or with the one before
+        taken = {name: former.get(name, 0.0) + phases.get(name, 0.0) for name in BEFORE_COMMIT}
+        phase = max(taken, key=lambda name: taken[name])
         log.warning(
-            "tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
-            "bound at this rate give more memory, more partitions on more cores, smaller "
-            "micro-batches (max_files, max_rows) or a max_wait of %.2g s",
+            "tuples waited for up to %.3g s, longer than max_wait, %.3g s. Of the last two "
+            "micro-batches the phase %s took the most time, %.3g s. To keep a bound give %s"
+            "smaller micro-batches (max_files, max_rows) or a max_wait of %.2g s",
             longest,
             self.seconds,
-            rate,
+            phase,
+            taken[phase],
+            "more memory, more partitions on more cores, " if phase == JOIN else "",
             1.5 * longest,
         )

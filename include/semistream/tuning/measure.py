@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from semistream.cost_models import MODELS, Costs, Prediction, Workload
+from semistream.cost_models import MODELS, Costs, Prediction
 from semistream.cost_models.bound import Demand, Price, price
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.registry import REGISTRY
 from semistream.sizing import open_join
+from semistream.sizing.choice import cheap
 from semistream.sizing.search import fastest, predict, tune
 from semistream.sizing.sizing_input import SizingInput
 
@@ -63,7 +64,7 @@ def grid(
     setting gets a point without parameters and with the error. demand: a bound on waiting, whose
     price is computed."""
     points: list[Point] = []
-    mine = demand and demand._replace(rate=demand.rate * sizing.share)
+    mine = demand and demand._replace(share=sizing.share, whole=sizing.whole_reads)
     work = mine.of(sizing.workload) if mine else sizing.workload
     for memory, algorithm in itertools.product(budgets, algorithms):
         each = int(memory) // sizing.partitions
@@ -80,7 +81,7 @@ def grid(
                     int(memory),
                     p,
                     p.sizes == best.sizes,
-                    priced(sizing, p, work, costs, mine),
+                    price(p, work, costs, MODELS[algorithm].phase, mine) if mine else None,
                 )
                 for p in found
             ]
@@ -108,18 +109,6 @@ def around(
             )
         )
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
-
-
-def priced(
-    sizing: SizingInput, p: Prediction, work: Workload, costs: Costs, demand: Demand | None
-) -> Price | None:
-    """Return the cost of the waiting bound for all operators together; None without a demand. The
-    bytes read are the sum over the operators, the busy share is the slowest operator's. work,
-    demand: those of one operator."""
-    if demand is None:
-        return None
-    each = price(p, work, costs, MODELS[p.algorithm].phase, demand)
-    return each._replace(bytes_read=each.bytes_read * sizing.partitions)
 
 
 def point_of(
@@ -224,8 +213,8 @@ def error(point: Point) -> float:
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:
     """Return for each budget the point with the highest rate, measured if any rate was measured,
-    otherwise predicted. If there is a bound on waiting, return the point that keeps the bound with
-    the least work."""
+    otherwise predicted. If there is a bound on waiting, return the point that keeps the bound at
+    the highest rate, of those that do so with little work, as `auto` would choose."""
     known = [p for p in points if p.state != FAILED and (p.state != OPEN or p.predicted_rate)]
     found: dict[int, Point] = {}
     for memory in dict.fromkeys(p.memory for p in known):
@@ -234,6 +223,11 @@ def recommend(points: Iterable[Point]) -> dict[int, Point]:
         found[memory] = (
             max(measured, key=lambda p: p.rate or 0.0)
             if measured
-            else fastest(mine, lambda p: 1 / p.price.busy if p.price else p.predicted_rate)
+            else fastest(cheap(mine, _busy), lambda p: p.predicted_rate / max(_busy(p), 1.0))
         )
     return found
+
+
+def _busy(p: Point) -> float:
+    """Return the share of the time that a bound on waiting takes; 0 without a bound."""
+    return p.price.busy if p.price else 0.0

@@ -58,7 +58,6 @@ class TuneSettings(StreamAndMaster):
         ge=0,
         description="Most seconds that a stream tuple may wait, as a "
         "load has it: what that takes is told, and the "
-        "best is what keeps it with the least work; with "
-        "rate",
+        "best is what `auto` would take; with rate",
     )
     rate: float = Field(0, ge=0, description="Stream tuples a second, for max_wait")

@@ -26,6 +26,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _print(found: JobCheck) -> None:
+    from semistream.cost_models.bound import describe_idle
     from semistream.joins.waits import in_seconds
     from semistream.settings import pair_words
     from semistream.sizing.search import format_sizes
@@ -58,7 +59,8 @@ def _print(found: JobCheck) -> None:
         print()
     if found.predictions:
         busy = any(p.busy is not None for p in found.predictions)
-        costs = ["memory, bytes", "tuples/s", "master data MB/s", "least max_wait"]
+        read = "master data MB/s" if busy else "most master data MB/s"
+        costs = ["memory, bytes", "tuples/s", read, "least max_wait"]
         costs += ["busy"] if busy else []
         table = console.plain_table("role", "algorithm", "sizes", *costs, right=costs)
         for p in found.predictions:
@@ -75,6 +77,12 @@ def _print(found: JobCheck) -> None:
             f"process stays below about {found.worker_bytes / 1e6:,.0f} MB; "
             f"costs of {found.costs}\n"
         )
+        idle = describe_idle(
+            sum(p.bytes_read for p in found.predictions),
+            sum(p.idle_bytes_read for p in found.predictions),
+        )
+        if idle:
+            text.print(f"Master data: {idle}.\n")
     if found.fact_table:
         text.print(f"Facts go to {found.fact_table} in {console.place_of(found.sink)}.\n")
     for finding in found.findings:
