@@ -32,6 +32,7 @@ from semistream.pipeline import drivers, overview, steps, summary
 from semistream.positions import Kind
 from semistream.reasons import Reason
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
+from semistream.streaming.summary import InputTotals
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
@@ -504,8 +505,8 @@ def test_the_numbers_of_a_role_are_of_all_loads_in_whatever_order_they_joined(pa
         ledger.load(record, lambda c: None)
         ledger.commit(Commit("shop", batch, 0, "fact_shop", "sql", 1, 10, JOB.to_ledger()))
     (page.status("shop") / "summary.json").write_text("{}")
-    of_role = {"unmatched": 0, "missed": 7, "lacking": 4, "inferred": 2}
-    told = summary.final_summary("shop", page.paths)["inputs"]
+    of_role = InputTotals(unmatched=0, missed=7, lacking=4, inferred=2)
+    told = summary.final_summary("shop", page.paths).inputs
     assert told == {"customers": of_role, "products": of_role}
 
 

@@ -129,7 +129,7 @@ def test_a_small_only_dimension_lets_no_tuple_wait(spark, sqlite_load):
         sqlite_load.publish(version)
         sqlite_load.add_file(900)
         summary = sqlite_load.run(spark, memory=memory, **auto)
-        assert summary["rows_read"] == 900 and summary["algorithm"] == algorithms[0]
+        assert summary.rows_read == 900 and summary.algorithm == algorithms[0]
         found = sqlite_load.query("SELECT DISTINCT algorithm FROM load_batches ORDER BY 1")
         assert [algorithm for (algorithm,) in found] == algorithms
     read = "SELECT algorithm, max(waiting), sum(disk_tuples_read) > 0 FROM load_batches GROUP BY 1"
