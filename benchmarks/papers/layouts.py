@@ -137,8 +137,11 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
     return found
 
 
-SCATTER = "repetitions differ by more than the claim's figure, which no run can decide then"
-SCATTER_SHORT = "too wide to decide"
+SCATTER = (
+    "what a step costs is measured once, before the points, and differs between runs by more than "
+    "the claim's figure"
+)
+SCATTER_SHORT = "costs differ more between runs"
 
 
 def deviation(size: str, claimed: str, high: float) -> Claim:
