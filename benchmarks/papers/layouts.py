@@ -141,7 +141,7 @@ SCATTER = (
     "what a step costs is measured once, before the points, and differs between runs by more than "
     "the claim's figure"
 )
-SCATTER_SHORT = "costs differ more between runs"
+SCATTER_SHORT = "a step's costs differ by more between runs"
 
 
 def deviation(size: str, claimed: str, high: float) -> Claim:

@@ -24,7 +24,7 @@ from semistream.warehouse import connect, existing, open_warehouse
 from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.proof import Proof, Run, as_run, proof_and_source
+from semistream.warehouse.proof import Run, as_run, proof_and_source
 from semistream.warehouse.schema import (
     load_commits,
     load_inputs,
@@ -123,13 +123,14 @@ def standing(names: Iterable[str], paths: Paths) -> dict[str, Standing]:
             proofs = {n: proof_and_source(connection, n) for n in names if n in totals}
     finally:
         engine.dispose()
+    known = {name: (totals.get(name, Totals(name)), proofs.get(name)) for name in names}
     return {
-        name: _stands(
-            totals.get(name, Totals(name)),
-            proofs.get(name),
-            alive=drivers.ending(paths.checkpoints / name) is None,
+        name: Standing(
+            loaded,
+            completeness(proof, drivers.ending(paths.checkpoints / name) is None).word,
+            str(proof or ""),
         )
-        for name in names
+        for name, (loaded, proof) in known.items()
     }
 
 
@@ -139,10 +140,6 @@ def proven(app: str, paths: Paths) -> str:
         return standing([app], paths)[app].complete or "NO: nothing is loaded"
     except (SQLAlchemyError, OSError, SemistreamError) as e:
         return f"not known: {str(e).splitlines()[0]}"
-
-
-def _stands(totals: Totals, proof: Proof | None, *, alive: bool) -> Standing:
-    return Standing(totals, completeness(proof, alive).word, str(proof or ""))
 
 
 def quality(
