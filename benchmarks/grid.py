@@ -1,4 +1,4 @@
-"""ELEVATORJOIN compared with the papers' algorithms, over M, skew and drift.
+"""ELEVATORJOIN compared with the other algorithms, over M, skew and drift.
 
 As in ``memory``, the operators run in process, with one thread; R is read past the page cache; the
 cost models choose sizes; joined rows are written as Arrow. With a drift, the frequent keys change
