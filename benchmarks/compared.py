@@ -60,13 +60,19 @@ COMPARED = tuple(
             )
             for join in ("streaming", "lookup")
         ),
-        (
-            f"{APP}, R of 500,000",
-            "Flink's batch join",
-            "flink-small",
-            "semistream, spark app",
-            "flink, batch join",
-            "R=",
+        *(
+            (
+                f"{APP}, R of {size}",
+                "Flink's batch join",
+                f"flink-{scale}",
+                "semistream, spark app",
+                "flink, batch join",
+                case,
+            )
+            for size, scale, case in (
+                ("500,000", "small", "R="),
+                ("2 million", "full", "R=2,000,000 M=64MB"),
+            )
         ),
         (f"{JOIN}, R of 200,000", "Pathway", "pathway-small", "semistream join", "pathway"),
         (
