@@ -274,8 +274,10 @@ def test_what_a_killed_driver_leaves_is_swept(sqlite_load, make_app, tmp_path, m
     app.read(1000)
     (left,) = (tmp_path / "tmp").glob("semistream-scratch-*")
     assert any(left.glob("blockmgr-*"))
-    for pid in [app.process.pid, *faults.descendants(app.process.pid)]:
-        os.kill(pid, signal.SIGKILL)
+    processes = [app.process.pid, *faults.descendants(app.process.pid)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, none outlives another and tidies up
+        for pid in processes:
+            os.kill(pid, number)
     app.end()
     (app.checkpoint / "state" / ".half.1").touch()
     (app.checkpoint / ".progress.json.2").touch()
