@@ -1,4 +1,4 @@
-"""The app as a process: command line, status, lock, stop, and a standalone cluster."""
+"""The app as a process: command line, stop, what it leaves, and a standalone cluster."""
 
 import json
 import os
@@ -21,8 +21,6 @@ import faults
 from loads import SmallLoad, small_load, until
 from semistream.errors import ConfigError
 from semistream.job import StreamSpec
-from semistream.paths import Paths
-from semistream.pipeline import drivers
 from semistream.scratch import PREFIX, scratch_directory
 from semistream.streaming.app import App
 from semistream.streaming.commit import Commits
@@ -31,10 +29,8 @@ from semistream.streaming.sources.file_reader import FEW_FILES
 from semistream.streaming.sources.registry import find_source
 from semistream.streaming.spark_master import is_local, local_environment
 from semistream.streaming.status import (
-    Status,
     StatusFile,
     checkpoint_lock,
-    clear_stop,
     read_status,
     request_stop,
     stop_requested,
@@ -479,109 +475,6 @@ def test_a_pattern_may_match_nothing_yet(tmp_path):
     find_source(spec).check()
 
 
-@pytest.mark.slow
-def test_a_stop_of_a_driver_that_is_gone_is_forgotten_but_by_its_own_launcher(tmp_path):
-    """By drivers that end when they read the job."""
-    checkpoint = tmp_path / "checkpoints" / "nope"
-    command = [sys.executable, str(faults.APPS / "semi_stream_join.py"), "--job", "nope"]
-    home = {"SEMISTREAM_HOME": str(tmp_path)}
-
-    def launch(owner: str) -> bool:
-        request_stop(checkpoint)
-        drivers.launch(command, checkpoint, owner, home)
-        until(lambda: drivers.ending(checkpoint), 60, "the driver's end")
-        assert read_status(checkpoint).state == "failed"
-        return stop_requested(checkpoint)
-
-    request_stop(checkpoint)
-    with checkpoint_lock(checkpoint):
-        subprocess.run(command, env={**os.environ, **home}, capture_output=True)
-    assert stop_requested(checkpoint), "the driver that runs was not asked any more"
-    assert subprocess.run(command, env={**os.environ, **home}, capture_output=True).returncode == 2
-    assert not stop_requested(checkpoint)
-    assert not launch("a run") and launch("a run") and not launch("another run")
-
-
-def test_lock_goes_with_its_process(tmp_path):
-    code = (
-        "import sys, time; from pathlib import Path; from semistream.streaming.status import "
-        "checkpoint_lock\nwith checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); "
-        "time.sleep(60)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout.readline() == b"held\n"
-        with pytest.raises(ConfigError, match=f"pid {process.pid} on"), checkpoint_lock(tmp_path):
-            pass
-        process.kill()
-    with checkpoint_lock(tmp_path):
-        pass
-
-
-def test_status_file_beats_and_says_why_it_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.streaming.status.HEARTBEAT", 0.02)
-    assert read_status(tmp_path) is None
-    with pytest.raises(ValueError, match="broken"), StatusFile(tmp_path, "app") as status:
-        first = read_status(tmp_path)
-        assert (first.state, first.pid, first.app) == ("starting", os.getpid(), "app")
-        until(lambda: read_status(tmp_path).heartbeat > first.heartbeat, 10)
-        status.update(state="running", batch=3, rows_read=7)
-        assert read_status(tmp_path).rows_read == 7
-        raise ValueError("broken")
-    last = read_status(tmp_path)
-    assert isinstance(last, Status)
-    assert (last.state, last.error, last.batch) == ("failed", "ValueError: broken", 3)
-    assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
-
-
-def test_stop_request(tmp_path):
-    assert not stop_requested(tmp_path / "new")
-    request_stop(tmp_path / "new")
-    assert stop_requested(tmp_path / "new")
-    clear_stop(tmp_path / "new")
-    clear_stop(tmp_path / "new")
-    assert not stop_requested(tmp_path / "new")
-
-
-@pytest.mark.parametrize(
-    "values, parameter",
-    [
-        ({"trigger": "often"}, "trigger"),
-        ({"app": "a/b"}, "app"),
-        ({"partitions": -1}, "partitions"),
-        ({"memroy": "1"}, "memroy"),
-    ],
-)
-def test_wrong_settings_are_named(values, parameter):
-    with pytest.raises(ConfigError) as e:
-        LoadSettings.load({"job": "tpch", **values})
-    assert e.value.parameter == parameter
-
-
-def test_settings_survive_the_command_line(tmp_path):
-    import argparse
-
-    settings = LoadSettings.load(
-        {
-            "job": "jobs/sales.yaml",
-            "trigger": "5s",
-            "sink": "delta",
-            "source_options": {"a": "b=c"},
-            "memory": "1MB",
-            "algorithm": "ssbj",
-            "parameters": {"disk_tuples": 128},
-        }
-    )
-    parser = argparse.ArgumentParser()
-    LoadSettings.add_arguments(parser)
-    again = LoadSettings.from_arguments(parser.parse_args(settings.to_arguments()))
-    assert again.model_dump() | {"parameters": 0} == settings.model_dump() | {"parameters": 0}
-    assert settings.trigger == "5 seconds" and settings.sink == str(Path("delta").absolute())
-    assert settings.name() == "sales"
-    assert settings.directory(Paths(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
-
-
 def free_ports(count):
     sockets = [socket.socket() for _ in range(count)]
     try:
@@ -646,50 +539,3 @@ def test_a_load_opens_a_session_of_spark_sql_only_for_what_needs_it(
     loaded = set(re.findall(r"\] (\S+) source:", (tmp_path / "classes").read_text()))
     assert "org.apache.spark.api.python.PythonRDD" in loaded
     assert ("org.apache.spark.sql.internal.SessionState" in loaded) == opened
-
-
-JAAS = "kafka.sasl.jaas.config"
-SECRET = 'PlainLoginModule required username="u" password="hush-hush";'
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        (JAAS, SECRET),
-        ("kafka.ssl.keystore.password", "hush-hush"),
-        ("accessKey", "hush-hush"),
-        ("url", "mysql+pymysql://u:hush-hush@h/d"),
-    ],
-)
-def test_a_secret_is_refused_where_others_could_read_it(name, value):
-    with pytest.raises(ConfigError, match="source_options_file") as refused:
-        LoadSettings.load({"job": "tpch", "source_options": {name: value}})
-    assert name in str(refused.value) and "hush-hush" not in str(refused.value)
-
-
-def test_secrets_of_a_source_come_from_a_file_that_its_owner_alone_may_read(tmp_path):
-    file = tmp_path / "secrets.yaml"
-    file.write_text(yaml.safe_dump({JAAS: SECRET, "rows": 5}))
-    settings = LoadSettings.load(
-        {
-            "job": "sales",
-            "source_options": {"url": "mysql://u@h/d"},
-            "source_options_file": str(file),
-        }
-    )
-    job = settings.applied(SmallLoad(tmp_path / "home", "sqlite://").job)
-    file.chmod(0o640)
-    with pytest.raises(ConfigError, match=f"chmod 600 {file}"):
-        job.stream.all_options()
-    file.chmod(0o600)
-    assert job.stream.all_options() == {JAAS: SECRET, "rows": "5", "url": "mysql://u@h/d"}
-    for told in (job.to_ledger(), repr(job), *settings.to_arguments()):
-        assert "hush-hush" not in told
-    for wrong in (f"{JAAS}: [hush-hush", "- hush-hush", f"{JAAS}: {{hush-hush: 1}}"):
-        file.write_text(wrong)
-        with pytest.raises(ConfigError, match="must be a YAML mapping") as refused:
-            job.stream.all_options()
-        assert "hush-hush" not in str(refused.value)
-    file.unlink()
-    with pytest.raises(ConfigError, match="No such file"):
-        job.stream.all_options()
